@@ -1,0 +1,169 @@
+//! Which keys a row sees: one mask, a window and sinks, reduced to ranges and biases.
+
+use crate::error::{Error, Result, Status};
+use crate::mem::{Dtype, Tensor};
+
+/// Mask of an attention call; see the fields' shapes. "Position" of query row i is `q_pos0 + i` for [`Mask::Causal`] and i
+/// otherwise; the position of a key is its row.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Mask<'a> {
+    /// Every key.
+    #[default]
+    None,
+    /// Row i sees keys `0 ..= q_pos0 + i`.
+    Causal {
+        /// Position of query row 0.
+        q_pos0: u64,
+    },
+    /// Row i of batch b sees keys `0 .. counts[b * rows_q + i]` (counts beyond the keys mean all). Length `rows_q` (shared by
+    /// all batches) or `batch * rows_q`.
+    Prefix(&'a [u64]),
+    /// Key j of batch b is padding where `keep[b * rows_kv + j] == 0`. Length `rows_kv` (shared) or `batch * rows_kv`.
+    Keys(&'a [u8]),
+    /// `bias[b][h][i][j]` is added to the logit (f32 or f16, finite or -inf; -inf excludes). Batch and head counts of 1 are
+    /// shared by all batches or heads.
+    Additive(Tensor<'a>),
+}
+
+/// Keys visible to one row before padding and bias: `0..sinks` and `begin..end`, disjoint and ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visible {
+    /// End of the sink range (which starts at 0); 0 when there is none.
+    pub sinks: usize,
+    /// First key of the main range.
+    pub begin: usize,
+    /// End of the main range, `>= begin`.
+    pub end: usize,
+}
+
+impl Visible {
+    /// Whether key `j` is in.
+    pub fn contains(&self, j: usize) -> bool {
+        j < self.sinks || (self.begin..self.end).contains(&j)
+    }
+
+    /// Number of keys in.
+    pub fn len(&self) -> usize {
+        self.sinks + self.end - self.begin
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A mask with its window and sinks, checked against a problem's shape.
+#[derive(Clone, Copy, Debug)]
+pub struct Masking<'a> {
+    mask: Mask<'a>,
+    window: usize,
+    sinks: usize,
+    rows_q: usize,
+    rows_kv: usize,
+}
+
+impl<'a> Masking<'a> {
+    /// Checks the mask's shape against `[batch, heads_q, rows_q, rows_kv]`.
+    ///
+    /// # Errors
+    /// `Shape` naming the mask's field; `NotFinite` for NaN or +inf in a bias (unless `trusted`).
+    pub fn new(mask: Mask<'a>, window: usize, sinks: usize, shape: [usize; 4], trusted: bool) -> Result<Self> {
+        let [batch, heads, rows_q, rows_kv] = shape;
+        let length = |field, have: usize, one: usize| {
+            if have == one || one.checked_mul(batch) == Some(have) {
+                return Ok(());
+            }
+            Err(Error::new(Status::Shape, field, "length fits neither one batch nor all").need(one, have))
+        };
+        match mask {
+            Mask::None => {}
+            Mask::Causal { q_pos0 } => {
+                if q_pos0.checked_add(rows_q as u64).is_none_or(|end| end > i64::MAX as u64) {
+                    return Err(Error::new(Status::Argument, "mask.q_pos0", "positions overflow").value(q_pos0));
+                }
+            }
+            Mask::Prefix(counts) => length("mask.prefix", counts.len(), rows_q)?,
+            Mask::Keys(keep) => length("mask.keys", keep.len(), rows_kv)?,
+            Mask::Additive(bias) => {
+                let [b, h, r, c] = bias.shape();
+                if r != rows_q || c != rows_kv || (b != 1 && b != batch) || (h != 1 && h != heads) {
+                    return Err(Error::new(Status::Shape, "mask.bias", "shape does not fit the queries and keys"));
+                }
+                if bias.dtype() == Dtype::Bf16 {
+                    return Err(Error::new(Status::Unsupported, "mask.bias", "must be f32 or f16"));
+                }
+                if !trusted {
+                    for bi in 0..b {
+                        for hi in 0..h {
+                            let rows = bias.head(bi, hi);
+                            if let Some(i) = (0..r).find(|&i| !bias_row_is_valid(&rows, i)) {
+                                return Err(Error::new(Status::NotFinite, "mask.bias", "holds NaN or +inf").row(i));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Masking { mask, window, sinks, rows_q, rows_kv })
+    }
+
+    /// Keys row `row` of batch `batch` may see by position.
+    pub fn visible(&self, batch: usize, row: usize) -> Visible {
+        let (pos, end) = match self.mask {
+            Mask::Causal { q_pos0 } => {
+                let pos = usize::try_from(q_pos0).unwrap_or(usize::MAX).saturating_add(row);
+                (pos, pos.saturating_add(1))
+            }
+            Mask::Prefix(counts) => {
+                let at = if counts.len() == self.rows_q { row } else { batch * self.rows_q + row };
+                // The row stands at the last key it sees.
+                let n = usize::try_from(counts[at]).unwrap_or(usize::MAX).min(self.rows_kv);
+                (n.saturating_sub(1), n)
+            }
+            _ if self.window > 0 => (row, row.saturating_add(self.window)),
+            _ => (row, usize::MAX),
+        };
+        let end = end.min(self.rows_kv);
+        let begin = if self.window > 0 { pos.saturating_add(1).saturating_sub(self.window).min(end) } else { 0 };
+        let sinks = if self.window > 0 { self.sinks.min(self.limit(batch, row)).min(begin) } else { 0 };
+        Visible { sinks, begin, end }
+    }
+
+    /// Keys visible without the window: causal or prefix end.
+    fn limit(&self, batch: usize, row: usize) -> usize {
+        match self.mask {
+            Mask::Causal { .. } | Mask::Prefix(_) => Masking { window: 0, ..*self }.visible(batch, row).end,
+            _ => self.rows_kv,
+        }
+    }
+
+    /// Padding bytes of a batch (0 = padding), if the mask has them.
+    pub fn keep(&self, batch: usize) -> Option<&'a [u8]> {
+        match self.mask {
+            Mask::Keys(keep) if keep.len() == self.rows_kv => Some(keep),
+            Mask::Keys(keep) => Some(&keep[batch * self.rows_kv..][..self.rows_kv]),
+            _ => None,
+        }
+    }
+
+    /// Bias rows of a batch and query head, if the mask has them: `[rows_q, rows_kv]`.
+    pub fn bias(&self, batch: usize, head: usize) -> Option<crate::mem::Rows<'a>> {
+        match self.mask {
+            Mask::Additive(t) => {
+                let [b, h, _, _] = t.shape();
+                Some(t.head(if b == 1 { 0 } else { batch }, if h == 1 { 0 } else { head }))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// No NaN and no +inf; -inf is how a bias excludes.
+fn bias_row_is_valid(rows: &crate::mem::Rows<'_>, i: usize) -> bool {
+    match (rows.row_f32(i), rows.row_bits(i)) {
+        (Some(row), _) => row.iter().all(|x| !x.is_nan() && *x != f32::INFINITY),
+        (_, Some(bits)) => bits.iter().all(|&b| b & 0x7c00 != 0x7c00 || b == 0xfc00),
+        _ => true,
+    }
+}

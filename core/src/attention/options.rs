@@ -1,0 +1,138 @@
+//! What a caller asks for: modes, softmax shape, limits, knobs of the search.
+
+use crate::error::{Error, Result, Status};
+use crate::simd::Isa;
+
+/// How attention is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The fastest way that keeps the tolerance. Exact in this version.
+    #[default]
+    Auto,
+    /// Every visible key.
+    Exact,
+    /// Cells opened where they matter, estimated elsewhere. Not available in this version.
+    Accelerated,
+    /// The paper's Algorithm 1: retrieve `top_k` keys by DCI, softmax over those, drop the rest.
+    TopK,
+}
+
+/// Options of an attention call or session. `Default` is exact softmax(QK^T / sqrt(d)) V.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionOptions {
+    /// Mode.
+    pub mode: Mode,
+    /// Relative output error the caller accepts in accelerated mode; 0 = 0.05.
+    pub tolerance: f32,
+    /// Keys retrieved per row in top-k mode; 0 = [`top_k_for`](super::top_k_for)`(rows_kv, 0.005)`.
+    pub top_k: usize,
+    /// Softmax scale; 0 = 1/sqrt(dim_k).
+    pub scale: f32,
+    /// Logits become `softcap * tanh(logit / softcap)` before the mask; 0 = off.
+    pub softcap: f32,
+    /// Sliding window: a row at position p sees keys at positions above p - window (and below p + window where no causal
+    /// limit applies); 0 = off.
+    pub window: usize,
+    /// Keys 0..sinks stay visible whatever the window says (masks still apply).
+    pub sinks: usize,
+    /// Threads to use inside one call (feature `std`); 0 or 1 = the caller's thread alone.
+    pub num_threads: usize,
+    /// Seed of the index in top-k mode.
+    pub seed: u64,
+    /// Levels of the index in top-k mode; 0 = 3.
+    pub levels: usize,
+    /// Simple indices per composite; 0 = 4.
+    pub num_simple: usize,
+    /// Composite indices; 0 = 2.
+    pub num_composite: usize,
+    /// Parents kept per level; 0 = 30.
+    pub field_of_view: usize,
+    /// Share of the points searched at a level that is retrieved; 0 = 0.8.
+    pub retrieve_fraction: f32,
+    /// Keys are the queries, scaled to unit norm, and a row does not see itself unless it sees nothing else (the
+    /// shared-QK transformers of the paper's comparison with Reformer). The key tensor is not read.
+    pub shared_qk: bool,
+    /// Report a bound on the output error per row. Not available in this version.
+    pub certificate: bool,
+    /// Keep opening until the bound holds. Not available in this version.
+    pub verified: bool,
+    /// Inputs are known to be finite: skip the check.
+    pub trusted: bool,
+    /// Instruction set; `None` = the best of this machine.
+    pub isa: Option<Isa>,
+}
+
+impl Default for AttentionOptions {
+    fn default() -> Self {
+        AttentionOptions {
+            mode: Mode::Auto,
+            tolerance: 0.0,
+            top_k: 0,
+            scale: 0.0,
+            softcap: 0.0,
+            window: 0,
+            sinks: 0,
+            num_threads: 0,
+            seed: 0,
+            levels: 0,
+            num_simple: 0,
+            num_composite: 0,
+            field_of_view: 0,
+            retrieve_fraction: 0.0,
+            shared_qk: false,
+            certificate: false,
+            verified: false,
+            trusted: false,
+            isa: None,
+        }
+    }
+}
+
+impl AttentionOptions {
+    /// Checks the ranges and replaces every 0 by its default, for heads of `dim_k` and `rows_kv` keys.
+    ///
+    /// # Errors
+    /// `Argument` naming the field and value; `Unsupported` for what this version does not have.
+    pub fn resolve(mut self, dim_k: usize, rows_kv: usize) -> Result<Self> {
+        for (field, x, max) in [
+            ("tolerance", self.tolerance, 1.0),
+            ("scale", self.scale, f32::MAX),
+            ("softcap", self.softcap, f32::MAX),
+            ("retrieve_fraction", self.retrieve_fraction, 1.0),
+        ] {
+            if !(x >= 0.0 && x <= max) {
+                return Err(Error::new(Status::Argument, field, "is negative, too large or not a number").number(x));
+            }
+        }
+        let unsupported = |field, reason| Err(Error::new(Status::Unsupported, field, reason));
+        if self.mode == Mode::Accelerated {
+            return unsupported("mode", "accelerated attention is not in this version");
+        }
+        if self.certificate || self.verified {
+            return unsupported("flags", "certificates are not in this version");
+        }
+        if let Some(isa) = self.isa.filter(|i| !i.available()) {
+            return unsupported("isa", isa.name());
+        }
+        if self.mode == Mode::Auto {
+            self.mode = Mode::Exact;
+        }
+        let or = |x: usize, d: usize| if x == 0 { d } else { x };
+        self.levels = or(self.levels, 3);
+        self.num_simple = or(self.num_simple, 4);
+        self.num_composite = or(self.num_composite, 2);
+        self.field_of_view = or(self.field_of_view, 30);
+        self.num_threads = or(self.num_threads, 1);
+        self.top_k = or(self.top_k, super::top_k_for(rows_kv, 0.005));
+        if self.tolerance == 0.0 {
+            self.tolerance = 0.05;
+        }
+        if self.retrieve_fraction == 0.0 {
+            self.retrieve_fraction = 0.8;
+        }
+        if self.scale == 0.0 {
+            self.scale = 1.0 / libm::sqrtf(dim_k as f32);
+        }
+        Ok(self)
+    }
+}

@@ -1,0 +1,252 @@
+//! Options of an index and of a query, their defaults and their checks.
+
+use crate::error::{Error, Result, Status};
+use crate::simd::Isa;
+
+/// What "near" means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Metric {
+    /// Largest inner product first; keys and queries go through the paper's lift T_K, T_Q (section 3).
+    #[default]
+    InnerProduct,
+    /// Smallest squared Euclidean distance first; no lift.
+    L2,
+}
+
+/// Where the directions of the simple indices come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Directions {
+    /// Random unit vectors from the seed (the paper).
+    #[default]
+    Random,
+    /// Fitted to keys and sample queries. Not available in this version.
+    Fitted,
+}
+
+/// How candidates are found. Both give the same candidates in the same order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// Whichever is expected to be faster.
+    #[default]
+    Auto,
+    /// Two cursors per sorted list and a priority queue (the paper's Algorithm 3): sublinear.
+    Walk,
+    /// Projections compared block by block: linear with a small constant.
+    Scan,
+}
+
+/// Shape of an index. `Default` plus `dim` is a valid one.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexOptions {
+    /// Elements of a key, 1 to 65535.
+    pub dim: usize,
+    /// Metric.
+    pub metric: Metric,
+    /// Simple indices per composite index (the paper's m), 1 to 255; 0 = 4.
+    pub num_simple: usize,
+    /// Composite indices (the paper's L), 1 to 255; 0 = 2.
+    pub num_composite: usize,
+    /// Levels of the multi-level form, 1 to 8; 0 = 1, plain Prioritized DCI.
+    pub levels: usize,
+    /// Share of a level's keys promoted to parents of the level above, in (0, 1); 0 = `capacity^(-1/levels)`, or 1/16
+    /// when no capacity is given. Unused with one level.
+    pub promotion: f32,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Directions.
+    pub directions: Directions,
+    /// Keys to make room for at creation.
+    pub capacity: usize,
+    /// Refuse keys beyond `capacity` instead of growing. Always so in a region.
+    pub fixed: bool,
+    /// Expected largest key norm (paper's c); 0 = learn it from the keys. Larger keys are accepted at any time: the
+    /// bound grows and the keys are lifted again.
+    pub max_norm: f32,
+    /// Keys and queries are known to be finite: skip the check.
+    pub trusted: bool,
+    /// Instruction set; `None` = the best of this machine.
+    pub isa: Option<Isa>,
+}
+
+impl Default for IndexOptions {
+    fn default() -> Self {
+        IndexOptions {
+            dim: 0,
+            metric: Metric::InnerProduct,
+            num_simple: 0,
+            num_composite: 0,
+            levels: 0,
+            promotion: 0.0,
+            seed: 0,
+            directions: Directions::Random,
+            capacity: 0,
+            fixed: false,
+            max_norm: 0.0,
+            trusted: false,
+            isa: None,
+        }
+    }
+}
+
+impl IndexOptions {
+    /// Options with all defaults for keys of `dim` elements.
+    pub fn new(dim: usize) -> Self {
+        IndexOptions { dim, ..Default::default() }
+    }
+
+    /// Checks the ranges and replaces every 0 by its default.
+    ///
+    /// # Errors
+    /// `Argument` naming the field and value; `Unsupported` for fitted directions.
+    pub fn resolve(mut self) -> Result<Self> {
+        let bad = |field, reason, value: usize| Err(Error::new(Status::Argument, field, reason).value(value as u64));
+        if self.dim == 0 || self.dim > 65535 {
+            return bad("dim", "must be 1 to 65535", self.dim);
+        }
+        if self.num_simple > 255 {
+            return bad("num_simple", "must be at most 255", self.num_simple);
+        }
+        if self.num_composite > 255 {
+            return bad("num_composite", "must be at most 255", self.num_composite);
+        }
+        if self.levels > 8 {
+            return bad("levels", "must be at most 8", self.levels);
+        }
+        if self.capacity > MAX_KEYS {
+            return bad("capacity", "must be at most 2^31 - 16", self.capacity);
+        }
+        if !(self.promotion >= 0.0 && self.promotion < 1.0) {
+            return Err(Error::new(Status::Argument, "promotion", "must be in [0, 1)").number(self.promotion));
+        }
+        if !(self.max_norm >= 0.0 && self.max_norm < MAX_NORM) {
+            return Err(Error::new(Status::Argument, "max_norm", "must be finite, not negative and below 1e18")
+                .number(self.max_norm));
+        }
+        if self.directions == Directions::Fitted {
+            return Err(Error::new(Status::Unsupported, "directions", "fitted directions are not in this version"));
+        }
+        if let Some(isa) = self.isa.filter(|i| !i.available()) {
+            return Err(Error::new(Status::Unsupported, "isa", isa.name()));
+        }
+        let or = |x: usize, d: usize| if x == 0 { d } else { x };
+        self.num_simple = or(self.num_simple, 4);
+        self.num_composite = or(self.num_composite, 2);
+        self.levels = or(self.levels, 1);
+        if self.promotion == 0.0 {
+            self.promotion = match self.capacity {
+                0 => 1.0 / 16.0,
+                n => libm::powf(n as f32, -1.0 / self.levels as f32).clamp(1e-6, 0.5),
+            };
+        }
+        Ok(self)
+    }
+}
+
+/// Most keys one index holds; slots are 32-bit and the topmost numbers mean "none".
+pub const MAX_KEYS: usize = (1 << 31) - 16;
+
+/// Keys of this norm and above are refused: their squared norm would overflow.
+pub const MAX_NORM: f32 = 1e18;
+
+/// Budgets and limits of a query. All 0 = the defaults.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryOptions {
+    /// Neighbours wanted per query, at least 1.
+    pub k: usize,
+    /// Most list entries visited per composite index and level (the paper's k1); 0 = see `visit_fraction`.
+    pub visit: usize,
+    /// Most points retrieved per composite index and level (the paper's k0); 0 = see `retrieve_fraction`.
+    pub retrieve: usize,
+    /// `visit` as a share of all entries (num_simple x points) searched at a level, in [0, 1]; 0 = all.
+    pub visit_fraction: f32,
+    /// `retrieve` as a share of the points searched at a level, in [0, 1]; 0 = `target_recall`. The larger of this and
+    /// `retrieve` holds when both are given; never less than `k` (leaf level) or `field_of_view` (above).
+    pub retrieve_fraction: f32,
+    /// Parents kept per level above the leaves; 0 = max(30, k). Unused with one level.
+    pub field_of_view: usize,
+    /// Aimed share of true neighbours found, in [0, 1]; 0 = 0.9. Sets what is left at 0 above.
+    pub target_recall: f32,
+    /// Only ids in `id_begin..id_end` are answers (a causal prefix is `0..row + 1`); both 0 = all.
+    pub id_begin: u64,
+    /// See `id_begin`. 0 with a non-zero `id_begin` means no upper limit.
+    pub id_end: u64,
+    /// Engine.
+    pub engine: Engine,
+}
+
+impl Default for QueryOptions {
+    fn default() -> Self {
+        QueryOptions {
+            k: 1,
+            visit: 0,
+            retrieve: 0,
+            visit_fraction: 0.0,
+            retrieve_fraction: 0.0,
+            field_of_view: 0,
+            target_recall: 0.0,
+            id_begin: 0,
+            id_end: 0,
+            engine: Engine::Auto,
+        }
+    }
+}
+
+impl QueryOptions {
+    /// Default budgets for `k` neighbours.
+    pub fn new(k: usize) -> Self {
+        QueryOptions { k, ..Default::default() }
+    }
+
+    /// No budget at all: every point is visited, the answer is the brute-force answer.
+    pub fn unlimited(k: usize) -> Self {
+        QueryOptions { k, retrieve_fraction: 1.0, visit_fraction: 1.0, field_of_view: usize::MAX, ..Default::default() }
+    }
+
+    /// Checks the ranges and replaces every 0 that has a fixed default.
+    ///
+    /// # Errors
+    /// `Argument` naming the field and value.
+    pub fn resolve(mut self) -> Result<Self> {
+        if self.k == 0 {
+            return Err(Error::new(Status::Argument, "k", "must be at least 1").value(0));
+        }
+        for (field, x) in [
+            ("visit_fraction", self.visit_fraction),
+            ("retrieve_fraction", self.retrieve_fraction),
+            ("target_recall", self.target_recall),
+        ] {
+            if !(0.0..=1.0).contains(&x) {
+                return Err(Error::new(Status::Argument, field, "must be in [0, 1]").number(x));
+            }
+        }
+        if self.id_end == 0 {
+            self.id_end = u64::MAX;
+        }
+        if self.id_begin > self.id_end {
+            return Err(Error::new(Status::Argument, "id_begin", "must not exceed id_end").value(self.id_begin));
+        }
+        if self.target_recall == 0.0 {
+            self.target_recall = 0.9;
+        }
+        if self.retrieve == 0 && self.retrieve_fraction == 0.0 {
+            self.retrieve_fraction = self.target_recall;
+        }
+        if self.visit == 0 && self.visit_fraction == 0.0 {
+            self.visit_fraction = 1.0;
+        }
+        if self.field_of_view == 0 {
+            self.field_of_view = self.k.max(30);
+        }
+        Ok(self)
+    }
+}
+
+/// One answer of a query.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub struct Neighbor {
+    /// The key's id.
+    pub id: u64,
+    /// Inner product with the query, or squared distance to it.
+    pub score: f32,
+}

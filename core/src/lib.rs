@@ -1,0 +1,44 @@
+//! # iceformer-core
+//!
+//! Nearest-neighbour search by (multi-level) Prioritized DCI and the transformer attention built on it, for CPUs,
+//! `no_std`, with every byte accounted for. Follows IceFormer (ICLR 2024).
+//!
+//! Layers, each importing only what stands above it:
+//!
+//! | module | what |
+//! |---|---|
+//! | [`error`] | statuses and errors without a heap |
+//! | [`mem`] | memory sources, plans, arrays, strided views |
+//! | [`simd`] | vector types, detection, kernels |
+//! | [`project`] | seeded directions, the inner-product lift, projections |
+//! | [`list`], [`queue`], [`seen`], [`idmap`] | skip lists, bounded queues, visit counters, id lookup |
+//! | [`dci`] | the index |
+//! | [`attention`] | exact and top-k attention, sessions |
+//!
+//! Features: none (core only: memory from hooks or regions), `alloc` (system allocator, hashed id lookup), `std`
+//! (threads, times).
+#![no_std]
+#![deny(unsafe_code)]
+
+#[cfg(feature = "alloc")]
+extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
+
+pub mod attention;
+pub mod dci;
+pub mod error;
+pub mod idmap;
+pub mod list;
+#[allow(unsafe_code)]
+pub mod mem;
+pub mod project;
+pub mod queue;
+pub mod seen;
+#[allow(unsafe_code)]
+pub mod simd;
+
+pub use error::{Detail, Error, Result, Status};
+
+/// Version of this crate.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

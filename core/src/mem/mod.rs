@@ -1,0 +1,341 @@
+//! Memory: where every byte of every object comes from.
+//!
+//! A [`Memory`] is a source (the system allocator, hooks of the caller, or one region of the caller) with a limit and
+//! accounting. Objects hold a handle to it and put all their arrays into [`Buf`]s, so nothing is ever allocated behind
+//! the caller's back, a refused allocation is an [`Error`], and a [`Plan`] can add up the exact size beforehand.
+
+mod buf;
+mod plan;
+mod rows;
+mod tensor;
+
+pub use buf::Buf;
+pub use plan::{Layout, Plan};
+pub use rows::{Dtype, Rows, RowsMut};
+pub use tensor::{Tensor, TensorMut};
+
+use crate::error::{Error, Result, Status};
+use core::ffi::c_void;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Alignment of every block, in bytes: a cache line and the widest vector. Block sizes are multiples of it too, so that
+/// a plan does not depend on the order of allocations.
+pub const ALIGN: usize = 64;
+
+/// Allocation hooks of the caller (C contract: `ice_allocator`). `alloc` returns NULL when it has nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Hooks {
+    /// Passed through to both functions.
+    pub user: *mut c_void,
+    /// Returns `size` bytes aligned to `align` (a power of two), or NULL.
+    pub alloc: unsafe extern "C" fn(user: *mut c_void, size: usize, align: usize) -> *mut c_void,
+    /// Takes back a block with the size and alignment it was asked for.
+    pub free: unsafe extern "C" fn(user: *mut c_void, ptr: *mut c_void, size: usize, align: usize),
+}
+
+/// Byte counts of one object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// Bytes in blocks handed out now.
+    pub used: usize,
+    /// Bytes taken from the source: equal to `used`, or the whole region.
+    pub reserved: usize,
+    /// Highest `used` so far.
+    pub peak: usize,
+    /// Limit on `used`; 0 = none.
+    pub limit: usize,
+}
+
+enum Source {
+    #[cfg(feature = "alloc")]
+    System,
+    Hooks(Hooks),
+    Region {
+        base: NonNull<u8>,
+        len: usize,
+    },
+}
+
+struct State {
+    source: Source,
+    limit: usize,
+    used: AtomicUsize,
+    peak: AtomicUsize,
+    /// First free byte of a region.
+    cursor: AtomicUsize,
+    refs: AtomicUsize,
+}
+
+/// Handle to a source of memory with its accounting; cheap to clone. The last handle gives the accounting block back.
+///
+/// Thread class: handles may be cloned and dropped anywhere; allocation happens only inside exclusive calls.
+pub struct Memory(NonNull<State>);
+
+// SAFETY: the state is reached through atomics only; the hooks are documented as callable from any thread.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+const fn round_up(n: usize) -> Option<usize> {
+    match n.checked_add(ALIGN - 1) {
+        Some(m) => Some(m & !(ALIGN - 1)),
+        None => None,
+    }
+}
+
+impl Source {
+    /// # Safety
+    /// `bytes` is a non-zero multiple of [`ALIGN`]; for hooks, they follow their contract.
+    unsafe fn take(&self, bytes: usize, cursor: usize) -> Option<NonNull<u8>> {
+        match self {
+            #[cfg(feature = "alloc")]
+            Source::System => {
+                let layout = core::alloc::Layout::from_size_align(bytes, ALIGN).ok()?;
+                // SAFETY: the size is not zero.
+                NonNull::new(unsafe { alloc::alloc::alloc(layout) })
+            }
+            // SAFETY: the caller vouched for the hooks.
+            Source::Hooks(h) => NonNull::new(unsafe { (h.alloc)(h.user, bytes, ALIGN) }.cast()),
+            Source::Region { base, len } => {
+                if bytes > len - cursor {
+                    return None;
+                }
+                // SAFETY: cursor + bytes <= len, inside the caller's region.
+                Some(unsafe { base.add(cursor) })
+            }
+        }
+    }
+
+    /// # Safety
+    /// `ptr` came from `take` of this source with the same `bytes`.
+    unsafe fn give(&self, ptr: NonNull<u8>, bytes: usize) {
+        match self {
+            #[cfg(feature = "alloc")]
+            Source::System => {
+                // SAFETY: the same size and alignment as in `take`, which accepted them.
+                unsafe {
+                    let layout = core::alloc::Layout::from_size_align_unchecked(bytes, ALIGN);
+                    alloc::alloc::dealloc(ptr.as_ptr(), layout);
+                }
+            }
+            // SAFETY: the block came from the same hooks.
+            Source::Hooks(h) => unsafe { (h.free)(h.user, ptr.as_ptr().cast(), bytes, ALIGN) },
+            Source::Region { .. } => {}
+        }
+    }
+}
+
+impl Memory {
+    const STATE_BYTES: usize = match round_up(size_of::<State>()) {
+        Some(n) => n,
+        None => unreachable!(),
+    };
+
+    /// Adds the accounting block of one `Memory` to a plan.
+    pub fn plan(plan: &mut Plan) {
+        plan.add::<State>(1);
+    }
+
+    /// The system allocator. `limit` in bytes, 0 = none. Allocates one small block.
+    #[cfg(feature = "alloc")]
+    pub fn system(limit: usize) -> Result<Memory> {
+        // SAFETY: the system allocator has no contract to break.
+        unsafe { Memory::with_source(Source::System, limit) }
+    }
+
+    /// Hooks of the caller. `limit` in bytes, 0 = none. Allocates one small block through them.
+    ///
+    /// # Safety
+    /// `hooks.alloc` returns NULL or `size` bytes aligned to `align` that stay valid until `hooks.free`; both may be
+    /// called from any thread that uses an object of this memory.
+    pub unsafe fn hooks(hooks: Hooks, limit: usize) -> Result<Memory> {
+        // SAFETY: passed on.
+        unsafe { Memory::with_source(Source::Hooks(hooks), limit) }
+    }
+
+    /// One region of the caller; blocks are cut from it front to back.
+    ///
+    /// # Errors
+    /// `Alignment` unless `base` is a multiple of [`ALIGN`]; `Buffer` when not even the accounting fits.
+    ///
+    /// # Safety
+    /// `base..base + len` is valid for reads and writes, and used by nobody else, until the last handle is gone.
+    pub unsafe fn region(base: NonNull<u8>, len: usize) -> Result<Memory> {
+        if !base.addr().get().is_multiple_of(ALIGN) {
+            return Err(Error::new(Status::Alignment, "mem", "must be aligned to 64 bytes"));
+        }
+        // SAFETY: passed on.
+        unsafe { Memory::with_source(Source::Region { base, len }, 0) }
+            .map_err(|_| Error::new(Status::Buffer, "mem", "too small").need(Self::STATE_BYTES, len))
+    }
+
+    /// # Safety
+    /// The source keeps its contract.
+    unsafe fn with_source(source: Source, limit: usize) -> Result<Memory> {
+        let bytes = Self::STATE_BYTES;
+        if limit != 0 && bytes > limit {
+            return Err(Error::new(Status::Budget, "memory_limit", "smaller than the smallest object"));
+        }
+        // SAFETY: `bytes` is a non-zero multiple of ALIGN.
+        let Some(block) = (unsafe { source.take(bytes, 0) }) else {
+            return Err(Error::new(Status::NoMemory, "allocator", "returned no memory").value(bytes as u64));
+        };
+        let state = State {
+            source,
+            limit,
+            used: AtomicUsize::new(bytes),
+            peak: AtomicUsize::new(bytes),
+            cursor: AtomicUsize::new(bytes),
+            refs: AtomicUsize::new(1),
+        };
+        let place = block.cast::<State>();
+        // SAFETY: the block is large enough, aligned, and ours.
+        unsafe { place.write(state) };
+        Ok(Memory(place))
+    }
+
+    fn state(&self) -> &State {
+        // SAFETY: the state lives as long as any handle.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Whether blocks come from a region of fixed size, so that nothing can grow.
+    pub fn is_region(&self) -> bool {
+        matches!(self.state().source, Source::Region { .. })
+    }
+
+    /// Byte counts of everything allocated through this handle and its clones.
+    pub fn report(&self) -> MemoryReport {
+        let s = self.state();
+        let used = s.used.load(Relaxed);
+        let reserved = match s.source {
+            Source::Region { len, .. } => len,
+            _ => used,
+        };
+        MemoryReport { used, reserved, peak: s.peak.load(Relaxed), limit: s.limit }
+    }
+
+    /// A block of at least `bytes` bytes, aligned to [`ALIGN`]. Zero bytes are rounded up to one block.
+    ///
+    /// # Errors
+    /// `Budget` over the limit, `NoMemory` when the source has nothing. Nothing changes then.
+    pub(crate) fn take(&self, bytes: usize) -> Result<NonNull<u8>> {
+        let too_big = Error::new(Status::NoMemory, "allocator", "size overflows");
+        let bytes = round_up(bytes.max(1)).ok_or(too_big)?;
+        let s = self.state();
+        let used = s.used.load(Relaxed).checked_add(bytes).ok_or(too_big)?;
+        if s.limit != 0 && used > s.limit {
+            return Err(Error::new(Status::Budget, "memory_limit", "would be exceeded").need(used, s.limit));
+        }
+        let cursor = s.cursor.load(Relaxed);
+        // SAFETY: `bytes` is a non-zero multiple of ALIGN, the source's contract was accepted at creation.
+        let block = unsafe { s.source.take(bytes, cursor) }
+            .ok_or(Error::new(Status::NoMemory, "allocator", "returned no memory").value(bytes as u64))?;
+        s.used.store(used, Relaxed);
+        s.peak.store(s.peak.load(Relaxed).max(used), Relaxed);
+        if self.is_region() {
+            s.cursor.store(cursor + bytes, Relaxed);
+        }
+        Ok(block)
+    }
+
+    /// Gives a block back.
+    ///
+    /// # Safety
+    /// `ptr` came from [`Memory::take`] of the same state with the same `bytes` and is not used any more.
+    pub(crate) unsafe fn give(&self, ptr: NonNull<u8>, bytes: usize) {
+        let bytes = round_up(bytes.max(1)).unwrap_or(bytes);
+        let s = self.state();
+        s.used.store(s.used.load(Relaxed) - bytes, Relaxed);
+        if let Source::Region { base, .. } = s.source {
+            // Only the block cut last can be cut again.
+            let start = ptr.addr().get() - base.addr().get();
+            if start + bytes == s.cursor.load(Relaxed) {
+                s.cursor.store(start, Relaxed);
+            }
+        }
+        // SAFETY: passed on.
+        unsafe { s.source.give(ptr, bytes) };
+    }
+
+    /// Moves a value into this memory (C handles live there).
+    pub fn place<T>(&self, value: T) -> Result<NonNull<T>> {
+        const { assert!(align_of::<T>() <= ALIGN) };
+        let p = self.take(size_of::<T>())?.cast::<T>();
+        // SAFETY: large enough, aligned, ours.
+        unsafe { p.write(value) };
+        Ok(p)
+    }
+
+    /// Drops a placed value and gives its block back.
+    ///
+    /// # Safety
+    /// `p` came from [`Memory::place`] of this memory and is not used again.
+    pub unsafe fn unplace<T>(&self, p: NonNull<T>) {
+        // SAFETY: a live value, dropped once.
+        unsafe {
+            p.drop_in_place();
+            self.give(p.cast(), size_of::<T>());
+        }
+    }
+}
+
+impl Clone for Memory {
+    fn clone(&self) -> Self {
+        let refs = &self.state().refs;
+        #[cfg(target_has_atomic = "ptr")]
+        refs.fetch_add(1, Relaxed);
+        // Targets without compare-and-swap have one core, and objects are made outside interrupts.
+        #[cfg(not(target_has_atomic = "ptr"))]
+        refs.store(refs.load(Relaxed) + 1, Relaxed);
+        Memory(self.0)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let refs = &self.state().refs;
+        #[cfg(target_has_atomic = "ptr")]
+        let before = refs.fetch_sub(1, core::sync::atomic::Ordering::AcqRel);
+        #[cfg(not(target_has_atomic = "ptr"))]
+        let before = {
+            let n = refs.load(Relaxed);
+            refs.store(n - 1, Relaxed);
+            n
+        };
+        if before == 1 {
+            // SAFETY: the last handle: nobody reads the state any more; it is moved out before its block goes.
+            unsafe {
+                let state = self.0.read();
+                state.source.give(self.0.cast(), Self::STATE_BYTES);
+            }
+        }
+    }
+}
+
+impl core::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.report().fmt(f)
+    }
+}
+
+#[cfg(feature = "alloc")]
+// SAFETY: blocks stay valid until given back, handles share one state, and zero-sized requests never reach the source.
+unsafe impl allocator_api2::alloc::Allocator for Memory {
+    fn allocate(
+        &self,
+        layout: core::alloc::Layout,
+    ) -> core::result::Result<NonNull<[u8]>, allocator_api2::alloc::AllocError> {
+        if layout.align() > ALIGN {
+            return Err(allocator_api2::alloc::AllocError);
+        }
+        let p = self.take(layout.size()).map_err(|_| allocator_api2::alloc::AllocError)?;
+        Ok(NonNull::slice_from_raw_parts(p, layout.size()))
+    }
+
+    unsafe fn deallocate(&self, ptr: NonNull<u8>, layout: core::alloc::Layout) {
+        // SAFETY: passed on by the caller.
+        unsafe { self.give(ptr, layout.size()) };
+    }
+}

@@ -1,0 +1,74 @@
+//! Sizes before creation: the same arithmetic that the allocations follow.
+
+use super::ALIGN;
+use crate::error::{Error, Result, Status};
+
+/// Bytes and alignment that an object needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes, a multiple of the alignment.
+    pub bytes: usize,
+    /// Alignment in bytes.
+    pub align: usize,
+}
+
+/// Adds up the blocks of an object. Every container has a `plan` function beside its constructor; tests hold that an
+/// object fits exactly the bytes planned for it and not one less.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Plan {
+    bytes: usize,
+    overflow: bool,
+}
+
+impl Plan {
+    /// An empty plan.
+    pub const fn new() -> Self {
+        Plan { bytes: 0, overflow: false }
+    }
+
+    /// One block of `n` elements of `T`.
+    pub fn add<T>(&mut self, n: usize) {
+        match n.checked_mul(size_of::<T>()) {
+            Some(bytes) => self.add_bytes(bytes),
+            None => self.overflow = true,
+        }
+    }
+
+    /// One block of `bytes` bytes.
+    pub fn add_bytes(&mut self, bytes: usize) {
+        let sum = bytes
+            .max(1)
+            .checked_add(ALIGN - 1)
+            .map(|b| b & !(ALIGN - 1))
+            .and_then(|b| b.checked_add(self.bytes))
+            .filter(|&b| b <= isize::MAX as usize);
+        match sum {
+            Some(b) => self.bytes = b,
+            None => self.overflow = true,
+        }
+    }
+
+    /// Another plan, `times` times.
+    pub fn add_plan(&mut self, other: &Plan, times: usize) {
+        let sum = other
+            .bytes
+            .checked_mul(times)
+            .and_then(|b| b.checked_add(self.bytes))
+            .filter(|&b| b <= isize::MAX as usize);
+        match sum {
+            Some(b) if !other.overflow => self.bytes = b,
+            _ => self.overflow = true,
+        }
+    }
+
+    /// The total.
+    ///
+    /// # Errors
+    /// `NoMemory` when it does not fit the address space.
+    pub fn finish(self) -> Result<Layout> {
+        if self.overflow {
+            return Err(Error::new(Status::NoMemory, "capacity", "the object would not fit the address space"));
+        }
+        Ok(Layout { bytes: self.bytes, align: ALIGN })
+    }
+}

@@ -1,0 +1,308 @@
+//! Strided rows over memory of the caller: checked once, then infallible.
+
+use crate::error::{Error, Result, Status};
+use core::marker::PhantomData;
+use half::{bf16, f16};
+
+/// Element type of a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dtype {
+    /// 32-bit float.
+    F32,
+    /// IEEE 16-bit float.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl Dtype {
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::Bf16 => 2,
+        }
+    }
+}
+
+/// Checks a matrix description: row length, stride and address range. `field` names it in errors.
+pub(super) fn check(
+    addr: usize,
+    dtype: Dtype,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+    field: &'static str,
+) -> Result<()> {
+    let size = dtype.size();
+    if !addr.is_multiple_of(size) {
+        return Err(Error::new(Status::Alignment, field, "data is not aligned for its element type"));
+    }
+    if !stride.is_multiple_of(size) {
+        return Err(
+            Error::new(Status::Stride, field, "stride is not a multiple of the element size").value(stride as u64)
+        );
+    }
+    let row = cols.checked_mul(size).ok_or(Error::new(Status::Shape, field, "row size overflows"))?;
+    if rows > 1 && stride < row {
+        return Err(Error::new(Status::Stride, field, "stride is smaller than a row").need(row, stride));
+    }
+    let span = rows.saturating_sub(1).checked_mul(stride).and_then(|s| s.checked_add(row));
+    match span.and_then(|s| addr.checked_add(s)) {
+        Some(end) if end - addr <= isize::MAX as usize => Ok(()),
+        _ => Err(Error::new(Status::Stride, field, "rows overflow the address space").value(stride as u64)),
+    }
+}
+
+/// Read-only matrix: `rows` rows of `cols` contiguous elements, `stride` bytes apart. Nothing between the rows is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    data: *const u8,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+    dtype: Dtype,
+    life: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: a shared borrow of plain numbers.
+unsafe impl Send for Rows<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Rows<'_> {}
+
+impl<'a> Rows<'a> {
+    /// Packed f32 rows of `cols` elements.
+    ///
+    /// # Errors
+    /// `Shape` unless `data` is whole rows.
+    pub fn new(data: &'a [f32], cols: usize) -> Result<Self> {
+        Rows::packed(data.as_ptr().cast(), data.len(), cols, Dtype::F32)
+    }
+
+    /// Packed f16 rows.
+    pub fn f16(data: &'a [f16], cols: usize) -> Result<Self> {
+        Rows::packed(data.as_ptr().cast(), data.len(), cols, Dtype::F16)
+    }
+
+    /// Packed bf16 rows.
+    pub fn bf16(data: &'a [bf16], cols: usize) -> Result<Self> {
+        Rows::packed(data.as_ptr().cast(), data.len(), cols, Dtype::Bf16)
+    }
+
+    fn packed(data: *const u8, len: usize, cols: usize, dtype: Dtype) -> Result<Self> {
+        if cols == 0 || !len.is_multiple_of(cols) {
+            return Err(Error::new(Status::Shape, "rows", "length is not a multiple of the row size").value(len as u64));
+        }
+        Ok(Rows { data, rows: len / cols, cols, stride: cols * dtype.size(), dtype, life: PhantomData })
+    }
+
+    /// f32 rows of `cols` elements, `stride` elements apart, inside `data`.
+    pub fn strided(data: &'a [f32], rows: usize, cols: usize, stride: usize) -> Result<Self> {
+        let need =
+            rows.saturating_sub(1).checked_mul(stride).and_then(|s| s.checked_add(if rows > 0 { cols } else { 0 }));
+        if stride < cols || need.is_none_or(|n| n > data.len()) {
+            return Err(Error::new(Status::Stride, "rows", "rows do not fit the slice").value(stride as u64));
+        }
+        Ok(Rows { data: data.as_ptr().cast(), rows, cols, stride: stride * 4, dtype: Dtype::F32, life: PhantomData })
+    }
+
+    /// Rows at a raw address; `stride` in bytes.
+    ///
+    /// # Errors
+    /// `Alignment`, `Stride`, `Shape`: the description contradicts itself; `field` names it.
+    ///
+    /// # Safety
+    /// Every described row is readable for `'a` and nobody writes it meanwhile.
+    pub unsafe fn from_raw(
+        data: *const u8,
+        dtype: Dtype,
+        rows: usize,
+        cols: usize,
+        stride: usize,
+        field: &'static str,
+    ) -> Result<Self> {
+        check(data.addr(), dtype, rows, cols, stride, field)?;
+        Ok(Rows { data, rows, cols, stride, dtype, life: PhantomData })
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements of a row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Bytes from row to row.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Address of row 0, for kernels that walk the rows themselves.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.data
+    }
+
+    /// Rows `begin..begin + n`.
+    ///
+    /// # Panics
+    /// If they are not all there.
+    pub fn slice(&self, begin: usize, n: usize) -> Rows<'a> {
+        assert!(begin <= self.rows && n <= self.rows - begin);
+        let data = if n == 0 { self.data } else { self.data.wrapping_add(begin * self.stride) };
+        Rows { data, rows: n, ..*self }
+    }
+
+    fn row_ptr(&self, i: usize) -> *const u8 {
+        assert!(i < self.rows);
+        self.data.wrapping_add(i * self.stride)
+    }
+
+    /// Row `i` in place, if the elements are f32.
+    ///
+    /// # Panics
+    /// If `i >= rows`.
+    pub fn row_f32(&self, i: usize) -> Option<&'a [f32]> {
+        let p = self.row_ptr(i);
+        // SAFETY: the row is in range, aligned, and borrowed for 'a.
+        (self.dtype == Dtype::F32).then(|| unsafe { core::slice::from_raw_parts(p.cast(), self.cols) })
+    }
+
+    /// Row `i` in place as raw bits, if the elements are 16-bit.
+    ///
+    /// # Panics
+    /// If `i >= rows`.
+    pub fn row_bits(&self, i: usize) -> Option<&'a [u16]> {
+        let p = self.row_ptr(i);
+        // SAFETY: the row is in range, aligned, and borrowed for 'a.
+        (self.dtype != Dtype::F32).then(|| unsafe { core::slice::from_raw_parts(p.cast(), self.cols) })
+    }
+
+    /// Row `i` converted to f32 into `out[..cols]`.
+    ///
+    /// # Panics
+    /// If `i >= rows` or `out` is shorter than a row.
+    pub fn read(&self, i: usize, out: &mut [f32]) {
+        let out = &mut out[..self.cols];
+        match (self.dtype, self.row_f32(i), self.row_bits(i)) {
+            (_, Some(row), _) => out.copy_from_slice(row),
+            (Dtype::F16, _, Some(bits)) => out.iter_mut().zip(bits).for_each(|(o, &b)| *o = f16::from_bits(b).to_f32()),
+            (_, _, bits) => {
+                out.iter_mut().zip(bits.unwrap_or(&[])).for_each(|(o, &b)| *o = bf16::from_bits(b).to_f32());
+            }
+        }
+    }
+
+    /// First row holding a NaN or infinity.
+    pub fn first_not_finite(&self) -> Option<usize> {
+        // Exponent all ones: the same test for the three formats, on bits, so that it vectorises.
+        let mask16 = if self.dtype == Dtype::F16 { 0x7c00 } else { 0x7f80 };
+        (0..self.rows).find(|&i| match (self.row_f32(i), self.row_bits(i)) {
+            (Some(row), _) => row.iter().fold(false, |bad, x| bad | (x.to_bits() & 0x7f80_0000 == 0x7f80_0000)),
+            (_, Some(bits)) => bits.iter().fold(false, |bad, &b| bad | (b & mask16 == mask16)),
+            _ => false,
+        })
+    }
+}
+
+/// Writable matrix, same geometry as [`Rows`]. Values are stored from f32, rounded to nearest even.
+#[derive(Debug)]
+pub struct RowsMut<'a> {
+    data: *mut u8,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+    dtype: Dtype,
+    life: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: an exclusive borrow of plain numbers.
+unsafe impl Send for RowsMut<'_> {}
+
+impl<'a> RowsMut<'a> {
+    /// Packed f32 rows of `cols` elements.
+    pub fn new(data: &'a mut [f32], cols: usize) -> Result<Self> {
+        if cols == 0 || !data.len().is_multiple_of(cols) {
+            return Err(Error::new(Status::Shape, "rows", "length is not a multiple of the row size"));
+        }
+        let rows = data.len() / cols;
+        Ok(RowsMut {
+            data: data.as_mut_ptr().cast(),
+            rows,
+            cols,
+            stride: cols * 4,
+            dtype: Dtype::F32,
+            life: PhantomData,
+        })
+    }
+
+    /// Rows at a raw address; `stride` in bytes.
+    ///
+    /// # Errors
+    /// As [`Rows::from_raw`].
+    ///
+    /// # Safety
+    /// Every described row is writable for `'a` and nobody else touches it meanwhile; rows do not overlap.
+    pub unsafe fn from_raw(
+        data: *mut u8,
+        dtype: Dtype,
+        rows: usize,
+        cols: usize,
+        stride: usize,
+        field: &'static str,
+    ) -> Result<Self> {
+        check(data.addr(), dtype, rows, cols, stride, field)?;
+        Ok(RowsMut { data, rows, cols, stride, dtype, life: PhantomData })
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements of a row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    fn row_ptr(&mut self, i: usize) -> *mut u8 {
+        assert!(i < self.rows);
+        self.data.wrapping_add(i * self.stride)
+    }
+
+    /// Row `i` in place, if the elements are f32.
+    ///
+    /// # Panics
+    /// If `i >= rows`.
+    pub fn row_f32(&mut self, i: usize) -> Option<&mut [f32]> {
+        let p = self.row_ptr(i);
+        // SAFETY: in range, aligned, exclusively borrowed.
+        (self.dtype == Dtype::F32).then(|| unsafe { core::slice::from_raw_parts_mut(p.cast(), self.cols) })
+    }
+
+    /// Stores `row[..cols]` as row `i`.
+    ///
+    /// # Panics
+    /// If `i >= rows` or `row` is too short.
+    pub fn write(&mut self, i: usize, row: &[f32]) {
+        let (p, cols, row) = (self.row_ptr(i), self.cols, &row[..self.cols]);
+        match self.dtype {
+            // SAFETY: in range, aligned, exclusively borrowed; `row` is another borrow and cannot overlap.
+            Dtype::F32 => unsafe { core::ptr::copy_nonoverlapping(row.as_ptr(), p.cast(), cols) },
+            dtype => {
+                // SAFETY: in range, aligned, exclusively borrowed.
+                let bits = unsafe { core::slice::from_raw_parts_mut(p.cast::<u16>(), cols) };
+                for (b, &x) in bits.iter_mut().zip(row) {
+                    *b = if dtype == Dtype::F16 { f16::from_f32(x).to_bits() } else { bf16::from_f32(x).to_bits() };
+                }
+            }
+        }
+    }
+}

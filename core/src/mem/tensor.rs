@@ -1,0 +1,195 @@
+//! Four-dimensional views `[batch, heads, rows, cols]`, made of [`Rows`].
+
+use super::rows::{Dtype, Rows, RowsMut, check};
+use crate::error::{Error, Result, Status};
+use core::marker::PhantomData;
+
+/// Sizes of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Dims {
+    batch: usize,
+    heads: usize,
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    head_stride: usize,
+    batch_stride: usize,
+}
+
+impl Dims {
+    /// Fills in packed strides (0) and checks the rest. Heads may be interleaved with rows (`[rows, heads, cols]` is
+    /// `row_stride = heads * cols`, `head_stride = cols`), so only the address range is checked across heads.
+    fn new(addr: usize, dtype: Dtype, shape: [usize; 4], strides: [usize; 3], field: &'static str) -> Result<Self> {
+        let [batch, heads, rows, cols] = shape;
+        let overflow = Error::new(Status::Shape, field, "size overflows");
+        let row_stride = if strides[0] != 0 { strides[0] } else { cols.checked_mul(dtype.size()).ok_or(overflow)? };
+        check(addr, dtype, rows, cols, row_stride, field)?;
+        let span = |n: usize, stride: usize| n.saturating_sub(1).checked_mul(stride);
+        let head_stride = if strides[1] != 0 { strides[1] } else { rows.checked_mul(row_stride).ok_or(overflow)? };
+        let batch_stride = if strides[2] != 0 { strides[2] } else { heads.checked_mul(head_stride).ok_or(overflow)? };
+        for stride in [head_stride, batch_stride] {
+            if !stride.is_multiple_of(dtype.size()) {
+                let e = Error::new(Status::Stride, field, "stride is not a multiple of the element size");
+                return Err(e.value(stride as u64));
+            }
+        }
+        let total = span(rows, row_stride)
+            .zip(span(heads, head_stride))
+            .and_then(|(a, b)| a.checked_add(b))
+            .zip(span(batch, batch_stride))
+            .and_then(|(a, b)| a.checked_add(b))
+            .and_then(|a| a.checked_add(cols * dtype.size()))
+            .filter(|&t| t <= isize::MAX as usize && addr.checked_add(t).is_some());
+        if total.is_none() {
+            return Err(Error::new(Status::Stride, field, "strides overflow the address space"));
+        }
+        Ok(Dims { batch, heads, rows, cols, row_stride, head_stride, batch_stride })
+    }
+
+    fn offset(&self, batch: usize, head: usize) -> usize {
+        assert!(batch < self.batch && head < self.heads);
+        batch * self.batch_stride + head * self.head_stride
+    }
+}
+
+/// Read-only `[batch, heads, rows, cols]` view; strides in bytes, rows contiguous.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'a> {
+    data: *const u8,
+    dims: Dims,
+    dtype: Dtype,
+    life: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: a shared borrow of plain numbers.
+unsafe impl Send for Tensor<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Tensor<'_> {}
+
+impl<'a> Tensor<'a> {
+    /// Packed f32 tensor of shape `[batch, heads, rows, cols]`.
+    ///
+    /// # Errors
+    /// `Shape` unless the slice has exactly that many elements.
+    pub fn new(data: &'a [f32], shape: [usize; 4]) -> Result<Self> {
+        let n = shape.iter().try_fold(1usize, |a, &b| a.checked_mul(b));
+        if n != Some(data.len()) {
+            return Err(Error::new(Status::Shape, "tensor", "shape does not fit the slice").value(data.len() as u64));
+        }
+        let ptr = data.as_ptr().cast::<u8>();
+        Ok(Tensor {
+            data: ptr,
+            dims: Dims::new(ptr.addr(), Dtype::F32, shape, [0; 3], "tensor")?,
+            dtype: Dtype::F32,
+            life: PhantomData,
+        })
+    }
+
+    /// View at a raw address: `shape` is `[batch, heads, rows, cols]`, `strides` are row, head, batch in bytes (0 = packed).
+    ///
+    /// # Errors
+    /// `Alignment`, `Stride`, `Shape`, naming `field`.
+    ///
+    /// # Safety
+    /// Every described row is readable for `'a` and nobody writes it meanwhile.
+    pub unsafe fn from_raw(
+        data: *const u8,
+        dtype: Dtype,
+        shape: [usize; 4],
+        strides: [usize; 3],
+        field: &'static str,
+    ) -> Result<Self> {
+        Ok(Tensor { data, dims: Dims::new(data.addr(), dtype, shape, strides, field)?, dtype, life: PhantomData })
+    }
+
+    /// One head's rows.
+    ///
+    /// # Panics
+    /// If there is no such batch or head.
+    pub fn head(&self, batch: usize, head: usize) -> Rows<'a> {
+        let d = &self.dims;
+        let data = self.data.wrapping_add(d.offset(batch, head));
+        // SAFETY: the rows are inside the view that `from_raw` was vouched for; the geometry was checked there.
+        unsafe { Rows::from_raw(data, self.dtype, d.rows, d.cols, d.row_stride, "tensor") }
+            .unwrap_or_else(|_| unreachable!("checked at creation"))
+    }
+
+    /// `[batch, heads, rows, cols]`.
+    pub fn shape(&self) -> [usize; 4] {
+        [self.dims.batch, self.dims.heads, self.dims.rows, self.dims.cols]
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// First `(batch, head, row)` holding a NaN or infinity.
+    pub fn first_not_finite(&self) -> Option<(usize, usize, usize)> {
+        (0..self.dims.batch)
+            .flat_map(|b| (0..self.dims.heads).map(move |h| (b, h)))
+            .find_map(|(b, h)| self.head(b, h).first_not_finite().map(|r| (b, h, r)))
+    }
+}
+
+/// Writable `[batch, heads, rows, cols]` view. Parts of a partitioned call write disjoint rows through one shared view,
+/// so writing goes through crate-private calls only, and no row is ever written by two parts.
+#[derive(Debug)]
+pub struct TensorMut<'a> {
+    data: *mut u8,
+    dims: Dims,
+    dtype: Dtype,
+    life: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: an exclusive borrow of plain numbers.
+unsafe impl Send for TensorMut<'_> {}
+// SAFETY: shared use writes disjoint rows only (the partition rule of this crate).
+unsafe impl Sync for TensorMut<'_> {}
+
+impl<'a> TensorMut<'a> {
+    /// Packed f32 tensor of shape `[batch, heads, rows, cols]`.
+    pub fn new(data: &'a mut [f32], shape: [usize; 4]) -> Result<Self> {
+        let n = shape.iter().try_fold(1usize, |a, &b| a.checked_mul(b));
+        if n != Some(data.len()) {
+            return Err(Error::new(Status::Shape, "tensor", "shape does not fit the slice").value(data.len() as u64));
+        }
+        let ptr = data.as_mut_ptr().cast::<u8>();
+        Ok(TensorMut {
+            data: ptr,
+            dims: Dims::new(ptr.addr(), Dtype::F32, shape, [0; 3], "tensor")?,
+            dtype: Dtype::F32,
+            life: PhantomData,
+        })
+    }
+
+    /// View at a raw address; see [`Tensor::from_raw`].
+    ///
+    /// # Safety
+    /// Every described row is writable for `'a`, rows do not overlap, and nobody else touches them meanwhile.
+    pub unsafe fn from_raw(
+        data: *mut u8,
+        dtype: Dtype,
+        shape: [usize; 4],
+        strides: [usize; 3],
+        field: &'static str,
+    ) -> Result<Self> {
+        let dims = Dims::new(data.addr(), dtype, shape, strides, field)?;
+        Ok(TensorMut { data, dims, dtype, life: PhantomData })
+    }
+
+    /// `[batch, heads, rows, cols]`.
+    pub fn shape(&self) -> [usize; 4] {
+        [self.dims.batch, self.dims.heads, self.dims.rows, self.dims.cols]
+    }
+
+    /// Rows `begin..begin + n` of one head. Crate rule: no two live parts ask for overlapping rows.
+    pub(crate) fn rows(&self, batch: usize, head: usize, begin: usize, n: usize) -> RowsMut<'_> {
+        let d = &self.dims;
+        assert!(begin <= d.rows && n <= d.rows - begin);
+        let data = self.data.wrapping_add(d.offset(batch, head)).wrapping_add(begin * d.row_stride);
+        // SAFETY: inside the view vouched for at creation; disjoint from other parts by the partition rule.
+        unsafe { RowsMut::from_raw(data, self.dtype, n, d.cols, d.row_stride, "tensor") }
+            .unwrap_or_else(|_| unreachable!("checked at creation"))
+    }
+}
