@@ -60,9 +60,9 @@ mod hashed {
     fn buckets(cap: usize) -> Option<usize> {
         Some(match cap.checked_mul(2)? {
             0 => 0,
-            ..4 => 4,
-            ..8 => 8,
-            ..15 => 16,
+            1..4 => 4,
+            4..8 => 8,
+            8..15 => 16,
             n => (n.checked_mul(8)? / 7).next_power_of_two(),
         })
     }

@@ -133,6 +133,7 @@ impl TopK {
     }
 
     /// The items kept, best first. O(k log k), O(1) when repeated; in place, no allocation. More may be pushed after.
+    #[allow(clippy::wrong_self_convention)]
     pub fn into_sorted(&mut self) -> &[Item] {
         if !self.sorted {
             for end in (1..self.heap.len()).rev() {
