@@ -316,17 +316,17 @@ pub(super) fn exp_sum<S: Simd>(s: S, x: &mut [f32], m: f32) -> f32 {
     out
 }
 
-/// `x = 2^(x * c - m)`, returning the sum. `m` is finite; `x = -inf` gives 0.
+/// `x = 2^((x - m) c)`, returning the sum. `m` is finite, `c > 0`; `x = -inf` gives 0.
 #[inline(always)]
 pub(crate) fn exp2_sum<S: Simd>(s: S, x: &mut [f32], c: f32, m: f32) -> f32 {
     let (n, p) = (x.len(), x.as_mut_ptr());
-    let (c, m) = (s.splat(c), s.splat(-m));
+    let (c, m) = (s.splat(c), s.splat(m));
     let mut sum = s.splat(0.0);
     let mut i = 0;
     while i + S::LANES <= n {
         // SAFETY: i + LANES <= n.
         unsafe {
-            let e = s.exp2(s.fma(s.load(p.add(i)), c, m));
+            let e = s.exp2(s.mul(s.sub(s.load(p.add(i)), m), c));
             s.store(p.add(i), e);
             sum = s.add(sum, e);
         }
@@ -335,7 +335,7 @@ pub(crate) fn exp2_sum<S: Simd>(s: S, x: &mut [f32], c: f32, m: f32) -> f32 {
     let mut out = s.reduce_add(sum);
     if i < n {
         // SAFETY: n - i elements are left.
-        unsafe { s.store_partial(p.add(i), n - i, s.exp2(s.fma(s.load_partial(p.add(i), n - i), c, m))) };
+        unsafe { s.store_partial(p.add(i), n - i, s.exp2(s.mul(s.sub(s.load_partial(p.add(i), n - i), m), c))) };
         for &e in &x[i..] {
             out += e;
         }

@@ -191,12 +191,9 @@ impl Isa {
     /// # Panics
     /// If a row ends outside `rows`, or `at` and `out` differ in length.
     pub fn dots_at(self, rows: &[f32], stride: usize, at: &[u32], q: &[f32], out: &mut [f32]) {
-        dispatch!(
-            self,
-            |s, rows: &'a [f32], stride: usize, at: &'a [u32], q: &'a [f32], out: &'a mut [f32]| -> () {
-                kernels::dots_at(s, rows, stride, at, q, out)
-            }
-        )
+        dispatch!(self, |s, rows: &'a [f32], stride: usize, at: &'a [u32], q: &'a [f32], out: &'a mut [f32]| -> () {
+            kernels::dots_at(s, rows, stride, at, q, out)
+        })
     }
 
     /// `out[i] = |rows[at[i] * stride..][..q.len()] - q|^2`.
@@ -204,12 +201,9 @@ impl Isa {
     /// # Panics
     /// If a row ends outside `rows`, or `at` and `out` differ in length.
     pub fn sq_dists_at(self, rows: &[f32], stride: usize, at: &[u32], q: &[f32], out: &mut [f32]) {
-        dispatch!(
-            self,
-            |s, rows: &'a [f32], stride: usize, at: &'a [u32], q: &'a [f32], out: &'a mut [f32]| -> () {
-                kernels::sq_dists_at(s, rows, stride, at, q, out)
-            }
-        )
+        dispatch!(self, |s, rows: &'a [f32], stride: usize, at: &'a [u32], q: &'a [f32], out: &'a mut [f32]| -> () {
+            kernels::sq_dists_at(s, rows, stride, at, q, out)
+        })
     }
 
     /// `y += a * x`.

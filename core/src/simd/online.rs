@@ -54,9 +54,9 @@ pub(crate) fn hide<S: Simd>(s: S, scores: &mut [f32], first: usize, keys: usize,
     }
 }
 
-/// Running state of a panel's queries, in powers of two.
+/// Running state of a panel's queries.
 pub(crate) struct State<'a> {
-    /// Largest logit so far.
+    /// Largest score so far.
     pub(crate) max: &'a mut [f32],
     /// Sum of the weights so far, relative to the largest.
     pub(crate) sum: &'a mut [f32],
@@ -64,7 +64,7 @@ pub(crate) struct State<'a> {
     pub(crate) alpha: &'a mut [f32; PANEL],
 }
 
-/// Turns the scores into weights `2^(score * c - max)`, updating the state with the block's maxima.
+/// Turns the scores into weights `2^((score - max) c)`, updating the state with the block's maxima; `c > 0`.
 #[inline(always)]
 pub(crate) fn weights<S: Simd>(
     s: S,
@@ -103,7 +103,7 @@ fn weights_of<S: Simd, const C: usize>(
     assert!(scores.len() >= keys * PANEL && end <= PANEL && state.max.len() >= end && state.sum.len() >= end);
     let factor = s.splat(c);
     let zero = s.splat(0.0);
-    let mut shift = [zero; C];
+    let mut base = [zero; C];
     let mut sum = [zero; C];
     let mut alpha = [zero; C];
     for i in 0..C {
@@ -111,13 +111,12 @@ fn weights_of<S: Simd, const C: usize>(
         // SAFETY: the lanes are inside all arrays.
         unsafe {
             let before = s.load(state.max.as_ptr().add(at));
-            let now = s.max(before, s.mul(s.load(block_max.as_ptr().add(at)), factor));
+            let now = s.max(before, s.load(block_max.as_ptr().add(at)));
             s.store(state.max.as_mut_ptr().add(at), now);
             // A lane that has seen nothing yet is compared with 0, so that -inf minus -inf never happens.
-            let base = s.select_lt(now, s.splat(f32::MIN), zero, now);
-            alpha[i] = s.exp2(s.sub(before, base));
+            base[i] = s.select_lt(now, s.splat(f32::MIN), zero, now);
+            alpha[i] = s.exp2(s.mul(s.sub(before, base[i]), factor));
             s.store(state.alpha.as_mut_ptr().add(at), alpha[i]);
-            shift[i] = s.sub(zero, base);
         }
     }
     let mut p = scores.as_mut_ptr().wrapping_add(lane);
@@ -126,7 +125,8 @@ fn weights_of<S: Simd, const C: usize>(
             // SAFETY: the key's row of scores is inside.
             unsafe {
                 let at = p.add(i * S::LANES);
-                let e = s.exp2(s.fma(s.load(at), factor, shift[i]));
+                // The difference first: it is exact where it matters, however large the scores are.
+                let e = s.exp2(s.mul(s.sub(s.load(at), base[i]), factor));
                 s.store(at, e);
                 sum[i] = s.add(sum[i], e);
             }
