@@ -7,7 +7,7 @@
 mod cache;
 mod call;
 mod clock;
-mod exact;
+pub mod exact;
 mod head_topk;
 mod mask;
 mod options;
