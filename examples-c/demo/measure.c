@@ -11,7 +11,7 @@
 /* A mode that has run this long on a head is not repeated further. */
 #define ENOUGH_SECONDS 1.0
 
-const char *const run_mode_name[RUN_MODES] = {"exact", "top-k", "accelerated"};
+const char *const run_mode_name[RUN_MODES] = {"exact", "top-k", "accel"};
 static const ice_mode mode_value[RUN_MODES] = {ICE_MODE_EXACT, ICE_MODE_TOP_K, ICE_MODE_ACCELERATED};
 
 typedef struct work {
