@@ -47,7 +47,7 @@ static int run(ice_index *index) {
   ice_query_options_init(&all, K);
   if (ice_index_query_exact(index, NULL, queries, QUERIES, &all, exact, NULL, &e)) return failed("exact query", &e);
 
-  /* A budget: look at a tenth of the points. */
+  /* A budget: a tenth of the points may be retrieved and scored. */
   ice_query_options_init(&few, K);
   few.retrieve_fraction = 0.1f;
   if (ice_index_query(index, NULL, queries, QUERIES, &few, found, NULL, &e)) return failed("query", &e);
