@@ -95,6 +95,7 @@ refused "no rows" --rows 0
 refused "rows not a number" --rows 12x
 refused "option without a value" --top-k
 refused "tolerance out of range" --tolerance 2
+refused "unknown instruction set" --isa abacus
 refused "two files" "$good" "$good"
 
 [ "$failed" -eq 0 ] && echo "refusals: ok"

@@ -47,15 +47,14 @@ static uint32_t keys_kept(const options *o, size_t rows) {
 static void print_layer(const model *m, const layer *l, const options *o) {
   size_t rows = rows_used(l, o), sample = rows < 256 ? rows : 256;
   const char *note = layer_note(m, l);
-  printf("layer %" PRIu64 ": %zu query heads on %zu KV heads, %zu tokens, d = %zu, %s, top-k keeps %" PRIu32
-         " keys, errors on %zu rows (%.3g %%)",
-         l->number, l->heads_q, l->heads_kv, rows, l->dim_k, l->causal ? "causal" : "not causal", keys_kept(o, rows),
-         sample, 100.0 * (double)sample / (double)rows);
+  printf("layer %" PRIu64 ": ", l->number);
   if (note != NULL) {
-    printf("; ");
     print_plain(note);
+    printf("; ");
   }
-  putchar('\n');
+  printf("%zu query / %zu KV heads, %zu tokens, d = %zu, %s, top-k keeps %" PRIu32 " keys, errors on %zu rows (%.3g %%)\n",
+         l->heads_q, l->heads_kv, rows, l->dim_k, l->causal ? "causal" : "not causal", keys_kept(o, rows), sample,
+         100.0 * (double)sample / (double)rows);
 }
 
 /* Columns: layer, head; then per mode time, (speed,) errors, (mass,) work memory. */
@@ -183,6 +182,10 @@ int main(int argc, char **argv) {
     case OPTIONS_WRONG: return EXIT_USAGE;
     case OPTIONS_RUN: break;
   }
+  if (o.isa != NULL && ice_isa_limit(o.isa) != ICE_OK) {
+    fprintf(stderr, "iceformer-demo: --isa %s: no such instruction set on this machine\n", o.isa);
+    return EXIT_USAGE;
+  }
   const char *path = o.path != NULL ? o.path : DEMO_DATA;
   model m;
   if (!model_open(&m, path)) {
@@ -205,7 +208,8 @@ int main(int argc, char **argv) {
   if (ok) {
     printf("\nms: median of up to 5 runs, building the index included. speed: exact ms / this ms.\n"
            "err: relative L2 error of an output row against f64; \"all\": of all heads' outputs side by side.\n"
-           "mass: mean share of the softmax mass on the keys that top-k kept. KiB: work memory of one call.\n");
+           "mass: mean share of the softmax mass on the keys that top-k kept. KiB: work memory of one call (\"all\":\n"
+           "of the largest).\n");
     printf("total:");
     for (int mode = 0; mode < RUN_MODES; mode++) {
       if (r.active[mode]) printf(" %s %.1f ms,", run_mode_name[mode], 1e3 * total.seconds[mode]);

@@ -18,6 +18,7 @@ static const char help[] =
     "  --top-k K       keys each row keeps in top-k mode (default: max(min(n/200, 50), 30))\n"
     "  --threads N     threads inside one call (default 1)\n"
     "  --tolerance T   relative output error accepted in accelerated mode, 0 to 1 (default 0.05)\n"
+    "  --isa NAME      instruction set at most: scalar, neon, avx2, avx512 (default: the best of this machine)\n"
     "  --help          this text\n";
 
 static int wrong(const char *what, const char *value) {
@@ -69,6 +70,9 @@ options_result options_parse(options *o, int argc, char **argv) {
       o->threads = (uint32_t)x;
     } else if (strcmp(name, "--tolerance") == 0) {
       ok = parse_share(name, value, &o->tolerance);
+    } else if (strcmp(name, "--isa") == 0 && i + 1 < argc) {
+      o->isa = value;
+      ok = 1;
     } else {
       ok = wrong("unknown option", name);
     }

@@ -10,6 +10,7 @@ typedef struct options {
   uint32_t top_k; /* 0: the library's rule */
   uint32_t threads;
   float tolerance; /* 0: the library's default */
+  const char *isa; /* NULL: the best of this machine */
 } options;
 
 typedef enum options_result { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_WRONG } options_result;
