@@ -1,6 +1,6 @@
 #!/bin/sh
-# Gives the demo missing, damaged and foreign files and wrong options: each must end with a status of 1 to 127, exactly one
-# line on standard error and nothing on standard output.
+# Gives the demo missing, damaged and foreign files and wrong options: each must end with a status of 1 to 127,
+# exactly one line on standard error and nothing on standard output.
 #   check_refusals.sh PROGRAM FOLDER
 set -u
 demo=$1
@@ -68,11 +68,12 @@ make_file "$dir/shape" "{$q,$k,\"layer0.v\":{\"dtype\":\"F16\",\"shape\":[1,4,3]
 refused "shape and bytes disagree" "$dir/shape"
 make_file "$dir/overlap" "{$q,$k,\"layer0.v\":{\"dtype\":\"F16\",\"shape\":[1,4,2],\"data_offsets\":[16,32]}}" 32
 refused "overlapping tensors" "$dir/overlap"
-make_file "$dir/huge" "{$q,$k,\"layer0.v\":{\"dtype\":\"F16\",\"shape\":[1,4,2],\"data_offsets\":[32,18446744073709551615]}}" 48
+far=18446744073709551615
+make_file "$dir/huge" "{$q,$k,\"layer0.v\":{\"dtype\":\"F16\",\"shape\":[1,4,2],\"data_offsets\":[32,$far]}}" 48
 refused "offset out of range" "$dir/huge"
 make_file "$dir/length" "{$q,$k,\"layer0.v\":{\"dtype\":\"F16\",\"shape\":[1,2,4],\"data_offsets\":[32,48]}}" 48
 refused "lengths differ" "$dir/length"
-make_file "$dir/integers" '{"layer0.q":{"dtype":"I8","shape":[1,4,2],"data_offsets":[0,8]},"layer0.k":{"dtype":"I8","shape":[1,4,2],"data_offsets":[8,16]},"layer0.v":{"dtype":"I8","shape":[1,4,2],"data_offsets":[16,24]}}' 24
+make_file "$dir/integers" "$(echo "{$q,$k,$v}" | sed 's/F16/I16/g')" 48
 refused "integers" "$dir/integers"
 make_file "$dir/json" "{$q,$k,$v" 48
 refused "JSON without an end" "$dir/json"

@@ -44,7 +44,7 @@ static ice_tensor_mut view_mut(float *data, size_t token, size_t row) {
   return t;
 }
 
-/* Appends n tokens, then attends for them. With several threads each would call append and attend with its own `ith`. */
+/* Appends n tokens, then attends for them. With several threads each calls append and attend with its own `ith`. */
 static int step(ice_session *s, size_t token, size_t n) {
   ice_error e;
   ice_tensor new_k = view(k, token, ROW_KV), new_v = view(v, token, ROW_KV), new_q = view(q, token, ROW_Q);
@@ -109,8 +109,8 @@ static double difference(const float *a, const float *b, size_t first) {
 static int run(ice_session *s) {
   if (decode(s) || attend_at_once()) return EXIT_FAILURE;
   double all = difference(out, expected, 0), last = difference(out, expected, ALL - 1);
-  printf("prompt of %d tokens, then %d one by one: differs from one exact call by %.1e (last row %.1e)\n", PROMPT, TOKENS,
-         all, last);
+  printf("prompt of %d tokens, then %d one by one: differs from one exact call by %.1e (last row %.1e)\n", PROMPT,
+         TOKENS, all, last);
   if (!(all < 1e-5 && last < 1e-5)) return failed("check", "session and single call disagree");
 
   /* Throw the generated tokens away and generate them again, as a sampler does when it backtracks. */

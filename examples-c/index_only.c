@@ -51,7 +51,8 @@ static int run(ice_index *index) {
   ice_query_options_init(&few, K);
   few.retrieve_fraction = 0.1f;
   if (ice_index_query(index, NULL, queries, QUERIES, &few, found, NULL, &e)) return failed("query", &e);
-  printf("%d keys, %d queries, k = %d: recall %.2f when a tenth of the points is retrieved\n", KEYS, QUERIES, K, recall());
+  printf("%d keys, %d queries, k = %d: recall %.2f when a tenth of the points is retrieved\n", KEYS, QUERIES, K,
+         recall());
 
   /* No budget: the brute-force answer, in the same order. */
   all.visit_fraction = 1;

@@ -18,12 +18,13 @@
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
-static void no_progress(uint64_t number, size_t head, const char *what) {
-  (void)number, (void)head, (void)what;
+static void no_progress(const measure *m, uint64_t number, size_t head, const char *what) {
+  (void)m, (void)number, (void)head, (void)what;
 }
 
-static void show_progress(uint64_t number, size_t head, const char *what) {
-  fprintf(stderr, "\r\033[Klayer %" PRIu64 " head %zu: %s", number, head, what);
+static void show_progress(const measure *m, uint64_t number, size_t head, const char *what) {
+  fprintf(stderr, "\r\033[K%zu of %zu: layer %" PRIu64 " head %zu, %s", m->heads_done + 1, m->heads_all, number, head,
+          what);
   fflush(stderr);
 }
 
@@ -52,8 +53,9 @@ static void print_layer(const model *m, const layer *l, const options *o) {
     print_plain(note);
     printf("; ");
   }
-  printf("%zu query / %zu KV heads, %zu tokens, d = %zu, %s, top-k keeps %" PRIu32 " keys, errors on %zu rows (%.3g %%)\n",
-         l->heads_q, l->heads_kv, rows, l->dim_k, l->causal ? "causal" : "not causal", keys_kept(o, rows), sample,
+  printf("%zu query / %zu KV heads, %zu tokens, d = %zu, %s, ", l->heads_q, l->heads_kv, rows, l->dim_k,
+         l->causal ? "causal" : "not causal");
+  printf("top-k keeps %" PRIu32 " keys, errors on %zu rows (%.3g %%)\n", keys_kept(o, rows), sample,
          100.0 * (double)sample / (double)rows);
 }
 
@@ -156,6 +158,7 @@ static bool run(model *m, const options *o, report *r, head_result *total) {
   measure x = {.threads = o->threads, .tolerance = o->tolerance, .active = {true, true, true}};
   bool ok = true;
   x.progress = clock_stderr_is_terminal() ? show_progress : no_progress;
+  for (size_t i = 0; i < m->n_layers; i++) x.heads_all += m->layers[i].heads_q;
   for (size_t i = 0; ok && i < m->n_layers; i++) {
     layer *l = &m->layers[i];
     size_t rows = rows_used(l, o);

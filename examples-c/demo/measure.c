@@ -111,7 +111,7 @@ static bool run_rounds(measure *m, const layer *l, size_t head, const work *work
       ice_error error;
       describe(m, l, head, (run_mode)mode, &d);
       ice_error_init(&error);
-      m->progress(l->number, head, run_mode_name[mode]);
+      m->progress(m, l->number, head, run_mode_name[mode]);
       double start = clock_seconds();
       ice_status status = ice_attention(&d, works[mode].at, works[mode].bytes, NULL, &error);
       double took = clock_seconds() - start;
@@ -134,7 +134,7 @@ static bool run_rounds(measure *m, const layer *l, size_t head, const work *work
 static bool compare(measure *m, const layer *l, size_t head, head_result *result) {
   ref_rows q = layer_head(l, PART_Q, head), k = layer_head(l, PART_K, head), v = layer_head(l, PART_V, head);
   q.rows = k.rows = v.rows = m->rows;
-  m->progress(l->number, head, "f64 reference");
+  m->progress(m, l->number, head, "f64 reference");
   if (!ref_attention(q, k, v, l->causal, m->sample, m->n_sample, m->reference)) {
     return fail(m, l, head, RUN_EXACT, "out of memory for the f64 reference");
   }
@@ -167,5 +167,6 @@ bool measure_head(measure *m, const layer *l, size_t head, head_result *result) 
   }
   ok = ok && run_rounds(m, l, head, works, result) && compare(m, l, head, result);
   for (int mode = 0; mode < RUN_MODES; mode++) free(works[mode].block);
+  m->heads_done++;
   return ok;
 }

@@ -9,7 +9,9 @@ typedef enum run_mode { RUN_EXACT, RUN_TOP_K, RUN_ACCELERATED, RUN_MODES } run_m
 
 extern const char *const run_mode_name[RUN_MODES];
 
-typedef struct measure {
+typedef struct measure measure;
+
+struct measure {
   uint32_t top_k, threads;
   float tolerance;
   bool active[RUN_MODES]; /* a mode this build of the library lacks is switched off when first tried */
@@ -20,9 +22,10 @@ typedef struct measure {
   float *out[RUN_MODES], *lse[RUN_MODES];           /* rows x dim_v, rows */
   row_error *head_errors, *layer_errors[RUN_MODES]; /* n_sample */
   double *scratch;                                  /* n_sample */
-  void (*progress)(uint64_t number, size_t head, const char *what);
+  size_t heads_done, heads_all;
+  void (*progress)(const measure *m, uint64_t number, size_t head, const char *what);
   char message[512]; /* why a call failed */
-} measure;
+};
 
 typedef struct head_result {
   double seconds[RUN_MODES]; /* median */

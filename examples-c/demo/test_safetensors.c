@@ -1,5 +1,5 @@
-/* The reader against damage: a small file cut at every length and with every byte changed must be read or refused, never
- * crash, and what is read must lie inside the file. Build with -fsanitize=address,undefined for the full effect.
+/* The reader against damage: a small file cut at every length and with every byte changed must be read or refused,
+ * never crash, and what is read must lie inside the file. Build with -fsanitize=address,undefined for the full effect.
  *   test_safetensors SCRATCH_FILE */
 #include "safetensors.h"
 
@@ -21,6 +21,7 @@ static int failures;
 #define CHECK(what) ((what) ? (void)0 : (void)(failures++, printf("line %d: %s\n", __LINE__, #what)))
 
 static bool write_file(const char *path, const unsigned char *bytes, size_t n) {
+  remove(path); /* rewriting a file in place makes some file systems flush it each time */
   FILE *f = fopen(path, "wb");
   bool ok = f != NULL && fwrite(bytes, 1, n, f) == n;
   return f != NULL && fclose(f) == 0 && ok;
