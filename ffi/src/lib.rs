@@ -1,1 +1,45 @@
-//! C ABI.
+//! The C border of iceformer: `libiceformer.a`, `libiceformer.so` and `include/iceformer.h`.
+//!
+//! One file per section of the header, in its order. Everything that touches a caller's pointer goes through `cast`
+//! (NULL, alignment, size, struct growth) and everything that returns goes through `guard` (panics, messages).
+#![cfg_attr(not(feature = "std"), no_std)]
+#![allow(non_camel_case_types)]
+
+mod alloc_hook;
+mod cast;
+mod guard;
+mod object;
+mod types;
+mod view;
+
+mod version;
+
+mod status;
+
+mod memory;
+
+mod index;
+
+mod scratch;
+
+mod attention;
+
+mod session;
+
+pub use attention::*;
+pub use index::*;
+pub use memory::*;
+pub use scratch::*;
+pub use session::*;
+pub use status::*;
+pub use types::*;
+pub use version::*;
+
+#[cfg(all(feature = "panic-handler", not(feature = "std")))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // No console and no caller to return to: stop here, where a debugger finds it.
+    loop {
+        core::hint::spin_loop();
+    }
+}

@@ -1,0 +1,445 @@
+//! Every type and constant that crosses the border. Enumerations are 32-bit integers, because a value that is no
+//! enumerator must be an error and not undefined behaviour; `bool` never crosses inside a struct.
+
+use core::ffi::{c_char, c_void};
+
+/// Outcome of a call: ICE_OK or a negative ICE_ERR_* number. Numbers are never reused.
+pub type ice_status = i32;
+/// Success.
+pub const ICE_OK: ice_status = 0;
+/// A required pointer is NULL.
+pub const ICE_ERR_NULL: ice_status = -1;
+/// A value is outside its documented range.
+pub const ICE_ERR_ARGUMENT: ice_status = -2;
+/// Shapes do not fit together.
+pub const ICE_ERR_SHAPE: ice_status = -3;
+/// A stride is too small or not a multiple of the element size.
+pub const ICE_ERR_STRIDE: ice_status = -4;
+/// A pointer is not aligned for its element type, or caller memory not to 64 bytes.
+pub const ICE_ERR_ALIGNMENT: ice_status = -5;
+/// NaN or infinity where a finite number is needed, or a norm that overflows.
+pub const ICE_ERR_NOT_FINITE: ice_status = -6;
+/// The allocator returned nothing.
+pub const ICE_ERR_NO_MEMORY: ice_status = -7;
+/// The memory limit would be exceeded.
+pub const ICE_ERR_BUDGET: ice_status = -8;
+/// A fixed capacity is exhausted.
+pub const ICE_ERR_CAPACITY: ice_status = -9;
+/// An id that is not there.
+pub const ICE_ERR_NOT_FOUND: ice_status = -10;
+/// An id that is already there, or twice in one call.
+pub const ICE_ERR_DUPLICATE: ice_status = -11;
+/// The call is not allowed now.
+pub const ICE_ERR_STATE: ice_status = -12;
+/// A documented feature that this build or version does not have.
+pub const ICE_ERR_UNSUPPORTED: ice_status = -13;
+/// A struct of a size or version this library does not know.
+pub const ICE_ERR_ABI: ice_status = -14;
+/// A buffer that is too small, or bytes that are damaged or foreign.
+pub const ICE_ERR_BUFFER: ice_status = -15;
+/// A bug in this library.
+pub const ICE_ERR_INTERNAL: ice_status = -16;
+
+/// What "near" means.
+pub type ice_metric = i32;
+/// Largest inner product first (default).
+pub const ICE_METRIC_INNER_PRODUCT: ice_metric = 0;
+/// Smallest squared Euclidean distance first.
+pub const ICE_METRIC_L2: ice_metric = 1;
+
+/// Where the directions of an index come from.
+pub type ice_directions = i32;
+/// Random unit vectors from the seed (default).
+pub const ICE_DIRECTIONS_RANDOM: ice_directions = 0;
+/// Fitted to keys and sample queries. This version answers ICE_ERR_UNSUPPORTED.
+pub const ICE_DIRECTIONS_FITTED: ice_directions = 1;
+
+/// How candidates are found; all give the same answers.
+pub type ice_engine = i32;
+/// Whichever is expected to be faster (default).
+pub const ICE_ENGINE_AUTO: ice_engine = 0;
+/// Cursors over sorted lists: sublinear.
+pub const ICE_ENGINE_WALK: ice_engine = 1;
+/// Block-wise comparison of projections: linear with a small constant.
+pub const ICE_ENGINE_SCAN: ice_engine = 2;
+
+/// Element type of a tensor.
+pub type ice_dtype = i32;
+/// 32-bit float (default).
+pub const ICE_F32: ice_dtype = 0;
+/// IEEE 16-bit float.
+pub const ICE_F16: ice_dtype = 1;
+/// bfloat16.
+pub const ICE_BF16: ice_dtype = 2;
+
+/// Kind of an ice_mask.
+pub type ice_mask_kind = i32;
+/// Every key is visible (default).
+pub const ICE_MASK_NONE: ice_mask_kind = 0;
+/// Row i sees keys up to and with q_pos0 + i.
+pub const ICE_MASK_CAUSAL: ice_mask_kind = 1;
+/// Row i sees the first prefix[i] keys.
+pub const ICE_MASK_PREFIX: ice_mask_kind = 2;
+/// Key j is padding where keys[j] is 0.
+pub const ICE_MASK_KEYS: ice_mask_kind = 3;
+/// A bias is added to every logit; -inf excludes.
+pub const ICE_MASK_ADDITIVE: ice_mask_kind = 4;
+
+/// How attention is computed.
+pub type ice_mode = i32;
+/// The fastest way that keeps the tolerance (default). Exact in this version.
+pub const ICE_MODE_AUTO: ice_mode = 0;
+/// Every visible key.
+pub const ICE_MODE_EXACT: ice_mode = 1;
+/// Opens cells of keys where they matter. This version answers ICE_ERR_UNSUPPORTED.
+pub const ICE_MODE_ACCELERATED: ice_mode = 2;
+/// Retrieves top_k keys per row by the index, softmax over those (the paper's Algorithm 1).
+pub const ICE_MODE_TOP_K: ice_mode = 3;
+
+/// Why the mode in the statistics was used.
+pub type ice_reason = i32;
+/// The caller asked for it.
+pub const ICE_REASON_REQUESTED: ice_reason = 0;
+/// AUTO: this version has no faster way that keeps a tolerance.
+pub const ICE_REASON_ONLY_WAY: ice_reason = 1;
+/// Fewer keys than dense_below, or top_k covers all of them.
+pub const ICE_REASON_SHORT: ice_reason = 2;
+
+/// Index flag: refuse keys beyond `capacity` instead of growing. Always so in caller memory.
+pub const ICE_INDEX_FIXED_CAPACITY: u32 = 1;
+/// Index flag: keys and queries are known to be finite, skip the check.
+pub const ICE_INDEX_TRUSTED_INPUT: u32 = 2;
+
+/// Attention flag: report a bound on the output error. This version answers ICE_ERR_UNSUPPORTED.
+pub const ICE_ATTENTION_CERTIFICATE: u32 = 1;
+/// Attention flag: work until the bound holds. This version answers ICE_ERR_UNSUPPORTED.
+pub const ICE_ATTENTION_VERIFIED: u32 = 2;
+/// Attention flag: keys are the queries scaled to unit norm; a row does not see itself unless it sees nothing else.
+/// The key tensor is not read.
+pub const ICE_ATTENTION_SHARED_QK: u32 = 4;
+/// Attention flag: inputs are known to be finite, skip the check.
+pub const ICE_ATTENTION_TRUSTED_INPUT: u32 = 8;
+
+/// Error report, owned by the caller: no heap, no thread-local state. Fill with ice_error_init; every call that takes
+/// one writes it, ICE_OK and an empty message on success.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ice_error {
+    /// Bytes of this struct.
+    pub struct_size: u32,
+    /// The status the call returned.
+    pub status: ice_status,
+    /// "function: field: reason (row or value)", NUL-terminated.
+    pub message: [c_char; 240],
+}
+
+/// Allocation hooks. Both may be called from any thread that uses an object made with them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ice_allocator {
+    /// Bytes of this struct.
+    pub struct_size: u32,
+    /// Passed through to both functions.
+    pub user: *mut c_void,
+    /// Returns `size` bytes aligned to `align` (a power of two), or NULL. Required.
+    pub alloc: Option<unsafe extern "C" fn(user: *mut c_void, size: usize, align: usize) -> *mut c_void>,
+    /// Takes back a block with the size and alignment it was asked for. Required.
+    pub free: Option<unsafe extern "C" fn(user: *mut c_void, ptr: *mut c_void, size: usize, align: usize)>,
+}
+
+/// Byte counts of one object.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ice_memory {
+    /// Bytes of this struct.
+    pub struct_size: u32,
+    /// Bytes in use now.
+    pub used: usize,
+    /// Bytes taken from the source: equal to used, or the whole caller memory.
+    pub reserved: usize,
+    /// Highest used so far.
+    pub peak: usize,
+    /// Limit on used; 0 = none.
+    pub limit: usize,
+}
+
+/// An index over keys with ids (Prioritized DCI, one or more levels).
+pub struct ice_index {
+    _opaque: [u8; 0],
+}
+
+/// Query state of one thread.
+pub struct ice_scratch {
+    _opaque: [u8; 0],
+}
+
+/// A KV cache with its index.
+pub struct ice_session {
+    _opaque: [u8; 0],
+}
+
+/// Shape of an index. Fill with ice_index_options_init.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ice_index_options {
+    /// Bytes of this struct.
+    pub struct_size: u32,
+    /// Elements of a key, 1 to 65535.
+    pub dim: u32,
+    /// Metric.
+    pub metric: ice_metric,
+    /// Simple indices per composite index (the paper's m), at most 255; 0 = 4.
+    pub num_simple: u32,
+    /// Composite indices (the paper's L), at most 255; 0 = 2.
+    pub num_composite: u32,
+    /// Levels, at most 8; 0 = 1.
+    pub levels: u32,
+    /// Share of a level's keys promoted to the level above, in (0, 1); 0 = from capacity and levels.
+    pub promotion: f32,
+    /// Directions.
+    pub directions: ice_directions,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Keys to make room for at creation.
+    pub capacity: usize,
+    /// Most bytes the object may use; 0 = no limit.
+    pub memory_limit: usize,
+    /// Expected largest key norm; 0 = learnt from the keys. Larger keys are accepted at any time.
+    pub max_norm: f32,
+    /// ICE_INDEX_* flags.
+    pub flags: u32,
+    /// Nullable: the system allocator. Copied at creation; not used by _required and _new_in.
+    pub allocator: *const ice_allocator,
+}
+
+/// Budgets and limits of a query. Fill with ice_query_options_init.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ice_query_options {
+    /// Bytes of this struct.
+    pub struct_size: u32,
+    /// Neighbours wanted per query, at least 1.
+    pub k: u32,
+    /// Most list entries visited per composite index and level (the paper's k1); 0 = from visit_fraction.
+    pub visit: u32,
+    /// Most points retrieved per composite index and level (the paper's k0); 0 = from retrieve_fraction.
+    pub retrieve: u32,
+    /// `visit` as a share of the entries searched at a level, in [0, 1]; 0 = all.
+    pub visit_fraction: f32,
+    /// `retrieve` as a share of the points searched at a level, in [0, 1]; 0 = target_recall.
+    pub retrieve_fraction: f32,
+    /// Parents kept per level above the leaves; 0 = max(30, k).
+    pub field_of_view: u32,
+    /// Aimed share of true neighbours found, in [0, 1]; 0 = 0.9. Sets what is left at 0 above.
+    pub target_recall: f32,
+    /// Only ids in id_begin .. id_end (end excluded) are answers; both 0 = all.
+    pub id_begin: u64,
+    /// See id_begin; 0 = no upper limit.
+    pub id_end: u64,
+    /// Engine.
+    pub engine: ice_engine,
+    /// None are defined: 0.
+    pub flags: u32,
+}
+
+/// One answer of a query.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ice_neighbor {
+    /// The key's id.
+    pub id: u64,
+    /// Inner product with the query, or squared distance to it.
+    pub score: f32,
+}
+
+/// Read-only tensor [batch, heads, rows, cols]; the shape is given by the call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ice_tensor {
+    /// First element, aligned for its type; nullable when there is no row.
+    pub data: *const c_void,
+    /// Element type.
+    pub dtype: ice_dtype,
+    /// Bytes from row to row; 0 = packed.
+    pub row_stride: usize,
+    /// Bytes from head to head; 0 = packed.
+    pub head_stride: usize,
+    /// Bytes from batch to batch; 0 = packed.
+    pub batch_stride: usize,
+}
+
+/// Writable tensor, as ice_tensor. Rows must not overlap.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ice_tensor_mut {
+    /// First element, aligned for its type; nullable when there is no row.
+    pub data: *mut c_void,
+    /// Element type.
+    pub dtype: ice_dtype,
+    /// Bytes from row to row; 0 = packed.
+    pub row_stride: usize,
+    /// Bytes from head to head; 0 = packed.
+    pub head_stride: usize,
+    /// Bytes from batch to batch; 0 = packed.
+    pub batch_stride: usize,
+}
+
+/// Which keys a row sees. Fill with ice_mask_init. Only the fields of its kind are read.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ice_mask {
+    /// Bytes of this struct.
+    pub struct_size: u32,
+    /// Kind.
+    pub kind: ice_mask_kind,
+    /// CAUSAL: position of query row 0.
+    pub q_pos0: u64,
+    /// PREFIX: visible keys per row, [rows_q] or [batch, rows_q]; more than there are means all.
+    pub prefix: *const u64,
+    /// PREFIX: elements of `prefix`.
+    pub prefix_len: usize,
+    /// KEYS: one byte per key, 0 = padding, [rows_kv] or [batch, rows_kv].
+    pub keys: *const u8,
+    /// KEYS: elements of `keys`.
+    pub keys_len: usize,
+    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf.
+    pub bias: ice_tensor,
+    /// ADDITIVE: heads of `bias`: 0 or 1 = shared by all query heads.
+    pub bias_heads: u32,
+    /// ADDITIVE: batches of `bias`: 0 or 1 = shared by all batches.
+    pub bias_batch: u32,
+    /// Zero.
+    pub reserved: [u32; 8],
+}
+
+/// Options of attention. Fill with ice_attention_options_init: all defaults mean softmax(Q K^T / sqrt(dim_k)) V.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ice_attention_options {
+    /// Bytes of this struct.
+    pub struct_size: u32,
+    /// Mode.
+    pub mode: ice_mode,
+    /// Relative output error accepted in accelerated mode, in [0, 1]; 0 = 0.05.
+    pub tolerance: f32,
+    /// Keys retrieved per row in top-k mode; 0 = ice_top_k_for(rows_kv, 0.005).
+    pub top_k: u32,
+    /// Softmax scale; 0 = 1/sqrt(dim_k).
+    pub scale: f32,
+    /// Logits become softcap * tanh(logit / softcap) before the mask; 0 = off.
+    pub softcap: f32,
+    /// Sliding window in keys: a row at position p sees keys above p - window; 0 = off.
+    pub window: u64,
+    /// Keys 0 .. sinks stay visible whatever the window says.
+    pub sinks: u64,
+    /// Seed of the index in top-k mode.
+    pub seed: u64,
+    /// Threads used inside one call; 0 or 1 = the caller's thread alone.
+    pub num_threads: u32,
+    /// Levels of the index in top-k mode; 0 = 3.
+    pub levels: u32,
+    /// Simple indices per composite index; 0 = 4.
+    pub num_simple: u32,
+    /// Composite indices; 0 = 2.
+    pub num_composite: u32,
+    /// Parents kept per level; 0 = 30.
+    pub field_of_view: u32,
+    /// Share of the points searched at a level that is retrieved, in [0, 1]; 0 = 0.8.
+    pub retrieve_fraction: f32,
+    /// ICE_ATTENTION_* flags.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: [u32; 9],
+}
+
+/// One attention call. Fill with ice_attention_desc_init.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ice_attention_desc {
+    /// Bytes of this struct.
+    pub struct_size: u32,
+    /// Batches; 0 = 1.
+    pub batch: u32,
+    /// Query heads; 0 = 1.
+    pub heads_q: u32,
+    /// Key-value heads, a divisor of heads_q; 0 = heads_q.
+    pub heads_kv: u32,
+    /// Elements of a query and key row, at least 1.
+    pub dim_k: u32,
+    /// Elements of a value and output row; 0 = dim_k.
+    pub dim_v: u32,
+    /// Query rows per head.
+    pub rows_q: usize,
+    /// Key rows per head.
+    pub rows_kv: usize,
+    /// Queries [batch, heads_q, rows_q, dim_k].
+    pub q: ice_tensor,
+    /// Keys [batch, heads_kv, rows_kv, dim_k]; not read with ICE_ATTENTION_SHARED_QK.
+    pub k: ice_tensor,
+    /// Values [batch, heads_kv, rows_kv, dim_v].
+    pub v: ice_tensor,
+    /// Output [batch, heads_q, rows_q, dim_v].
+    pub out: ice_tensor_mut,
+    /// Nullable: log-sum-exp of each row's logits, packed [batch, heads_q, rows_q].
+    pub lse: *mut f32,
+    /// Mask.
+    pub mask: ice_mask,
+    /// Options.
+    pub options: ice_attention_options,
+}
+
+/// What an attention call did. Fill with ice_attention_stats_init.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ice_attention_stats {
+    /// Bytes of this struct.
+    pub struct_size: u32,
+    /// Mode that ran.
+    pub mode: ice_mode,
+    /// Why.
+    pub reason: ice_reason,
+    /// Mean share of the softmax mass that was estimated.
+    pub estimated_mass: f32,
+    /// Worst certified error; NaN: none was asked for.
+    pub certified_error: f32,
+    /// Zero.
+    pub reserved: u32,
+    /// Query-key pairs scored exactly.
+    pub pairs: u64,
+    /// Pairs exact attention would score.
+    pub pairs_dense: u64,
+    /// Cells opened.
+    pub cells_opened: u64,
+    /// Seconds spent building the index; 0 in builds without a clock.
+    pub build_seconds: f64,
+    /// Seconds spent attending; 0 in builds without a clock.
+    pub attend_seconds: f64,
+}
+
+/// Shape of a session. Fill with ice_session_options_init.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ice_session_options {
+    /// Bytes of this struct.
+    pub struct_size: u32,
+    /// Query heads; 0 = heads_kv.
+    pub heads_q: u32,
+    /// Key-value heads, a divisor of heads_q, at least 1.
+    pub heads_kv: u32,
+    /// Elements of a query and key row, at least 1.
+    pub dim_k: u32,
+    /// Elements of a value row; 0 = dim_k.
+    pub dim_v: u32,
+    /// Storage type of keys and values.
+    pub kv_dtype: ice_dtype,
+    /// Tokens there is room for; all memory is taken at creation.
+    pub capacity: usize,
+    /// Below this many tokens attention is exact whatever the mode.
+    pub dense_below: usize,
+    /// Most bytes the object may use; 0 = no limit.
+    pub memory_limit: usize,
+    /// Nullable: the system allocator. Copied at creation; not used by _required and _new_in.
+    pub allocator: *const ice_allocator,
+    /// Attention options, the index knobs of the top-k mode among them.
+    pub attention: ice_attention_options,
+}

@@ -1,0 +1,201 @@
+//! From descriptors of the header to the core's views and options.
+
+use crate::cast::{self, choice, count, flags, reserved};
+use crate::types::*;
+use iceformer_core::attention::{AttentionOptions, AttentionStats, Mask, Mode, Reason};
+use iceformer_core::mem::{Dtype, Tensor, TensorMut};
+use iceformer_core::{Error, Result, Status};
+
+/// Field names of a tensor argument.
+#[derive(Clone, Copy)]
+pub(crate) struct Names {
+    pub(crate) whole: &'static str,
+    pub(crate) data: &'static str,
+    pub(crate) dtype: &'static str,
+}
+
+macro_rules! names {
+    ($n:literal) => {
+        crate::view::Names { whole: $n, data: concat!($n, ".data"), dtype: concat!($n, ".dtype") }
+    };
+}
+pub(crate) use names;
+
+/// Stands for the data of a tensor that is described but not touched; aligned for every type.
+pub(crate) const UNTOUCHED: *mut u8 = core::ptr::without_provenance_mut(iceformer_core::mem::ALIGN);
+
+pub(crate) fn dtype(value: ice_dtype, field: &'static str) -> Result<Dtype> {
+    choice(value, field, &[Dtype::F32, Dtype::F16, Dtype::Bf16])
+}
+
+fn present(data: *const u8, shape: [usize; 4], field: &'static str) -> Result<()> {
+    if data.is_null() && !shape.contains(&0) {
+        return Err(cast::null(field));
+    }
+    Ok(())
+}
+
+/// A read-only view of `[batch, heads, rows, cols]`.
+///
+/// # Safety
+/// The described rows are readable for `'a` and nobody writes them.
+pub(crate) unsafe fn tensor<'a>(t: &ice_tensor, shape: [usize; 4], names: Names) -> Result<Tensor<'a>> {
+    let dtype = dtype(t.dtype, names.dtype)?;
+    present(t.data.cast(), shape, names.data)?;
+    let strides = [t.row_stride, t.head_stride, t.batch_stride];
+    // SAFETY: passed on.
+    unsafe { Tensor::from_raw(t.data.cast(), dtype, shape, strides, names.whole) }
+}
+
+/// A writable view of `[batch, heads, rows, cols]`, whose rows may not overlap.
+///
+/// # Safety
+/// The described rows are writable for `'a` and nobody else touches them.
+pub(crate) unsafe fn tensor_mut<'a>(t: &ice_tensor_mut, shape: [usize; 4], names: Names) -> Result<TensorMut<'a>> {
+    let dtype = dtype(t.dtype, names.dtype)?;
+    present(t.data.cast(), shape, names.data)?;
+    let strides = [t.row_stride, t.head_stride, t.batch_stride];
+    // SAFETY: passed on; overlap is checked right below, before anything is written.
+    let view = unsafe { TensorMut::from_raw(t.data.cast(), dtype, shape, strides, names.whole)? };
+    apart(shape, strides, dtype.size(), names.whole)?;
+    Ok(view)
+}
+
+/// Refuses strides by which two rows would share bytes: ordered by stride, each must step over all the smaller ones.
+fn apart(shape: [usize; 4], strides: [usize; 3], size: usize, field: &'static str) -> Result<()> {
+    let [batch, heads, rows, cols] = shape;
+    if shape.contains(&0) {
+        return Ok(());
+    }
+    // No overflow: the view was checked to fit the address space.
+    let or = |s: usize, packed: usize| if s == 0 { packed } else { s };
+    let row = or(strides[0], cols * size);
+    let head = or(strides[1], rows * row);
+    let mut dims = [(row, rows), (head, heads), (or(strides[2], heads * head), batch)];
+    dims.sort_unstable();
+    let mut extent = cols * size;
+    for (stride, n) in dims {
+        if n > 1 {
+            if stride < extent {
+                return Err(Error::new(Status::Stride, field, "rows overlap").need(extent, stride));
+            }
+            extent += (n - 1) * stride;
+        }
+    }
+    Ok(())
+}
+
+/// The log-sum-exp output: packed f32 `[batch, heads, rows]`.
+///
+/// # Safety
+/// If not NULL, `lse` is writable for that many elements and nobody else touches them.
+pub(crate) unsafe fn lse<'a>(lse: *mut f32, batch: usize, heads: usize, rows: usize) -> Result<Option<TensorMut<'a>>> {
+    if lse.is_null() {
+        return Ok(None);
+    }
+    let shape = [batch, heads, rows, 1];
+    // SAFETY: passed on; packed rows do not overlap.
+    unsafe { TensorMut::from_raw(lse.cast(), Dtype::F32, shape, [0; 3], "lse") }.map(Some)
+}
+
+/// The mask of a call over `[.., rows_q, rows_kv]`.
+///
+/// # Safety
+/// The arrays its kind names are readable for `'a` and nobody writes them.
+pub(crate) unsafe fn mask<'a>(m: &ice_mask, rows_q: usize, rows_kv: usize) -> Result<Mask<'a>> {
+    reserved(&m.reserved, "mask.reserved")?;
+    let or_one = |n: u32| n.max(1) as usize;
+    // SAFETY: passed on.
+    unsafe {
+        Ok(match m.kind {
+            ICE_MASK_NONE => Mask::None,
+            ICE_MASK_CAUSAL => Mask::Causal { q_pos0: m.q_pos0 },
+            ICE_MASK_PREFIX => Mask::Prefix(cast::array(m.prefix, m.prefix_len, "mask.prefix")?),
+            ICE_MASK_KEYS => Mask::Keys(cast::array(m.keys, m.keys_len, "mask.keys")?),
+            ICE_MASK_ADDITIVE => {
+                let shape = [or_one(m.bias_batch), or_one(m.bias_heads), rows_q, rows_kv];
+                Mask::Additive(tensor(&m.bias, shape, names!("mask.bias"))?)
+            }
+            kind => {
+                let e = Error::new(Status::Argument, "mask.kind", "unknown enumerator");
+                return Err(cast::shown(e, kind.into()));
+            }
+        })
+    }
+}
+
+/// Attention options, sizes already checked.
+pub(crate) fn attention_options(o: &ice_attention_options) -> Result<AttentionOptions> {
+    let known =
+        ICE_ATTENTION_CERTIFICATE | ICE_ATTENTION_VERIFIED | ICE_ATTENTION_SHARED_QK | ICE_ATTENTION_TRUSTED_INPUT;
+    flags(o.flags, known, "flags")?;
+    reserved(&o.reserved, "reserved")?;
+    let has = |flag: u32| o.flags & flag != 0;
+    Ok(AttentionOptions {
+        mode: choice(o.mode, "mode", &[Mode::Auto, Mode::Exact, Mode::Accelerated, Mode::TopK])?,
+        tolerance: o.tolerance,
+        top_k: o.top_k as usize,
+        scale: o.scale,
+        softcap: o.softcap,
+        window: count(o.window),
+        sinks: count(o.sinks),
+        num_threads: o.num_threads as usize,
+        seed: o.seed,
+        levels: o.levels as usize,
+        num_simple: o.num_simple as usize,
+        num_composite: o.num_composite as usize,
+        field_of_view: o.field_of_view as usize,
+        retrieve_fraction: o.retrieve_fraction,
+        shared_qk: has(ICE_ATTENTION_SHARED_QK),
+        certificate: has(ICE_ATTENTION_CERTIFICATE),
+        verified: has(ICE_ATTENTION_VERIFIED),
+        trusted: has(ICE_ATTENTION_TRUSTED_INPUT),
+        isa: None,
+    })
+}
+
+/// Statistics in the header's form.
+pub(crate) fn stats(s: &AttentionStats) -> ice_attention_stats {
+    ice_attention_stats {
+        struct_size: size_of::<ice_attention_stats>() as u32,
+        mode: match s.mode {
+            Mode::Auto => ICE_MODE_AUTO,
+            Mode::Exact => ICE_MODE_EXACT,
+            Mode::Accelerated => ICE_MODE_ACCELERATED,
+            Mode::TopK => ICE_MODE_TOP_K,
+        },
+        reason: match s.reason {
+            Reason::Requested => ICE_REASON_REQUESTED,
+            Reason::OnlyWay => ICE_REASON_ONLY_WAY,
+            Reason::Short => ICE_REASON_SHORT,
+        },
+        estimated_mass: s.estimated_mass,
+        certified_error: s.certified_error,
+        reserved: 0,
+        pairs: s.pairs,
+        pairs_dense: s.pairs_dense,
+        cells_opened: s.cells_opened,
+        build_seconds: s.build_seconds,
+        attend_seconds: s.attend_seconds,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlap() {
+        // [rows, heads, cols] in memory: rows step over all heads.
+        assert!(apart([1, 3, 5, 4], [48, 16, 0], 4, "out").is_ok());
+        assert!(apart([2, 3, 5, 4], [0, 0, 0], 4, "out").is_ok());
+        assert!(apart([2, 3, 5, 4], [48, 16, 240], 4, "out").is_ok());
+        // Heads on top of each other, rows shorter than they are, batches into heads.
+        assert!(apart([1, 3, 5, 4], [16, 16, 0], 4, "out").is_err());
+        assert!(apart([1, 3, 5, 4], [48, 12, 0], 4, "out").is_err());
+        assert!(apart([2, 3, 5, 4], [0, 0, 16], 4, "out").is_err());
+        // A stride of a dimension of one does not matter.
+        assert!(apart([1, 1, 5, 4], [16, 4, 4], 4, "out").is_ok());
+        assert!(apart([0, 3, 5, 4], [4, 4, 4], 4, "out").is_ok());
+    }
+}
