@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend, plan};
-use iceformer_core::attention::softmax::merge;
+use iceformer_core::attention::merge;
 use iceformer_core::attention::{Mask, Masking};
 use iceformer_core::mem::{Dtype, Memory, Plan, Rows, RowsMut, Tensor};
 use iceformer_core::simd::Isa;
