@@ -2,8 +2,8 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use iceformer_core::attention::{AttentionOptions, Mask, Mode, Problem, attention};
+use iceformer_core::math::hash;
 use iceformer_core::mem::{Memory, Tensor, TensorMut};
-use iceformer_core::project::hash;
 use iceformer_core::simd::Isa;
 use std::hint::black_box;
 
@@ -21,7 +21,9 @@ fn kernels(c: &mut Criterion) {
         let mut out = vec![0.0; rows];
         group.bench_function("dots 512 x 128", |b| b.iter(|| isa.dots(black_box(&a), d, &q, &mut out)));
         group.bench_function("dots_at 512 x 128", |b| b.iter(|| isa.dots_at(black_box(&a), d, &at, &q, &mut out)));
-        group.bench_function("sq_dists_at 512 x 128", |b| b.iter(|| isa.sq_dists_at(black_box(&a), d, &at, &q, &mut out)));
+        group.bench_function("sq_dists_at 512 x 128", |b| {
+            b.iter(|| isa.sq_dists_at(black_box(&a), d, &at, &q, &mut out))
+        });
         let mut x = a.clone();
         group.bench_function("exp_sum 65536", |b| {
             b.iter(|| {

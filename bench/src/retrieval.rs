@@ -39,10 +39,11 @@ pub fn measure(layer: &Layer, head: usize, index: &IndexOptions, query: &QueryOp
     let start = Instant::now();
     let mut ix = Index::new_in(index, &memory).expect("index options are valid");
     let mut scratch = Scratch::new_in(&ix, &memory).expect("memory");
-    let ask = |ix: &Index, scratch: &mut Scratch, rows: std::ops::Range<usize>, out: &mut [Neighbor], counts: &mut [u32]| {
-        let q = Rows::new(&queries[rows.start * d..rows.end * d], d).expect("rows");
-        ix.query(scratch, q, query, out, Some(counts)).expect("captured queries are valid");
-    };
+    let ask =
+        |ix: &Index, scratch: &mut Scratch, rows: std::ops::Range<usize>, out: &mut [Neighbor], counts: &mut [u32]| {
+            let q = Rows::new(&queries[rows.start * d..rows.end * d], d).expect("rows");
+            ix.query(scratch, q, query, out, Some(counts)).expect("captured queries are valid");
+        };
     if layer.causal {
         for i in 0..n {
             ix.insert(Rows::new(&keys[i * d..][..d], d).expect("row"), None).expect("room for every key");

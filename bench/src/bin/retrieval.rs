@@ -23,7 +23,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let layers = heads::load(&path, rows)?;
-    println!("{:>5} {:>4} {:>6} {:>8} {:>8} {:>9} {:>9}", "layer", "head", "rows", "recall", "mass", "best mass", "seconds");
+    println!(
+        "{:>5} {:>4} {:>6} {:>8} {:>8} {:>9} {:>9}",
+        "layer", "head", "rows", "recall", "mass", "best mass", "seconds"
+    );
     let mut all = Vec::new();
     for layer in &layers {
         for head in 0..layer.heads_q {
@@ -40,7 +43,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let mean = |f: fn(&retrieval::Quality) -> f64| all.iter().map(f).sum::<f64>() / all.len() as f64;
     let worst = all.iter().map(|q| q.seconds).fold(0.0, f64::max);
-    println!("mean recall {:.4}, mean mass {:.4} of {:.4}, mean {:.3} s per head, slowest {worst:.3} s",
-        mean(|q| q.recall), mean(|q| q.mass), mean(|q| q.best_mass), mean(|q| q.seconds));
+    println!(
+        "mean recall {:.4}, mean mass {:.4} of {:.4}, mean {:.3} s per head, slowest {worst:.3} s",
+        mean(|q| q.recall),
+        mean(|q| q.mass),
+        mean(|q| q.best_mass),
+        mean(|q| q.seconds)
+    );
     Ok(())
 }
