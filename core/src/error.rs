@@ -175,3 +175,9 @@ impl fmt::Display for Error {
 }
 
 impl core::error::Error for Error {}
+
+/// For steps whose room was made beforehand: they cannot fail, and tests make sure that they do not.
+#[inline]
+pub(crate) fn reserved<T>(result: Result<T>) {
+    debug_assert!(result.is_ok(), "room was reserved");
+}

@@ -26,6 +26,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod attention;
+mod bytes;
 pub mod dci;
 pub mod error;
 pub mod idmap;

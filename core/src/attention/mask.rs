@@ -138,6 +138,14 @@ impl<'a> Masking<'a> {
         }
     }
 
+    /// Visible keys of a row that are not padding.
+    pub fn count(&self, batch: usize, visible: Visible) -> usize {
+        match self.keep(batch) {
+            None => visible.len(),
+            Some(keep) => (0..visible.end).filter(|&j| visible.contains(j) && keep[j] != 0).count(),
+        }
+    }
+
     /// Padding bytes of a batch (0 = padding), if the mask has them.
     pub fn keep(&self, batch: usize) -> Option<&'a [u8]> {
         match self.mask {

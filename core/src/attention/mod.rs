@@ -1,9 +1,30 @@
-//! Attention over raw slices: exact and top-k, one call or a session.
+//! Attention over raw slices: exact and top-k, as one call, over an index of the caller, or over a session.
+//!
+//! `options`, `mask`, `problem` what is asked; `exact` every key; `retrieve` the keys an index finds, used by `head_topk`
+//! (one call) and `over_index`; `softmax` merging; `call` the one-call form; `cache`, `session` keys and values that
+//! stay; `probe` how sparse a head is.
+
+mod cache;
+mod call;
+mod clock;
+pub mod exact;
+mod head_topk;
 mod mask;
 mod options;
+mod over_index;
+mod probe;
 mod problem;
+mod retrieve;
 mod session;
+mod session_save;
+mod softmax;
+
+pub use cache::HeadCache;
+pub use call::{attention, required};
 pub use mask::{Mask, Masking, Visible};
 pub use options::{AttentionOptions, Mode};
-pub use problem::{AttentionStats, Problem, Reason, attention, index_attention, merge, required, sparsity, top_k_for};
-pub use session::{HeadCache, Session, SessionOptions};
+pub use over_index::index_attention;
+pub use probe::{sparsity, sparsity_required};
+pub use problem::{AttentionStats, Problem, Reason, top_k_for};
+pub use session::{Session, SessionOptions};
+pub use softmax::merge;

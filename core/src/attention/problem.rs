@@ -1,28 +1,28 @@
-//! STUB
-use super::*;
-use crate::dci::{Index, Scratch};
+//! One attention problem over four-dimensional tensors: its description, checks and statistics.
+
+use super::{AttentionOptions, Mask, Masking, Mode};
 use crate::error::{Error, Result, Status};
-use crate::mem::{Layout, Memory, Rows, RowsMut, Tensor, TensorMut};
-const TODO: Error = Error::new(Status::Internal, "attention", "stub");
-/// One attention call: `q [batch, heads_q, rows_q, dim_k]`, `k [batch, heads_kv, rows_kv, dim_k]`, `v [batch, heads_kv, rows_kv, dim_v]`,
-/// `out [batch, heads_q, rows_q, dim_v]`, `lse [batch, heads_q, rows_q, 1]` (f32). With `shared_qk`, `k` is ignored (pass `q`).
+use crate::mem::{Dtype, Rows, Tensor, TensorMut};
+
+/// One attention call: out = softmax(scale q k^T + mask) v per head; query head h uses KV head `h / (heads_q / heads_kv)`.
 pub struct Problem<'a> {
-    /// Queries.
+    /// Queries `[batch, heads_q, rows_q, dim_k]`.
     pub q: Tensor<'a>,
-    /// Keys.
+    /// Keys `[batch, heads_kv, rows_kv, dim_k]`; not read with `shared_qk` (pass the queries).
     pub k: Tensor<'a>,
-    /// Values.
+    /// Values `[batch, heads_kv, rows_kv, dim_v]`.
     pub v: Tensor<'a>,
-    /// Output.
+    /// Output `[batch, heads_q, rows_q, dim_v]`; rows that see no key become zero.
     pub out: TensorMut<'a>,
-    /// Log-sum-exp per row.
+    /// Log-sum-exp of each row's logits, f32 `[batch, heads_q, rows_q, 1]`; -inf for rows that see no key.
     pub lse: Option<TensorMut<'a>>,
     /// Mask.
     pub mask: Mask<'a>,
     /// Options.
     pub options: AttentionOptions,
 }
-/// Why the mode in the statistics was used.
+
+/// Why the mode in the statistics ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reason {
     /// The caller asked for it.
@@ -30,67 +30,173 @@ pub enum Reason {
     Requested,
     /// AUTO: this version has no faster way that keeps a tolerance.
     OnlyWay,
-    /// Fewer keys than `dense_below`, or top_k covers all of them.
+    /// Too few keys: fewer than `dense_below`, or `top_k` covers all of them.
     Short,
 }
-/// What a call did.
-#[derive(Clone, Copy, Debug, Default)]
+
+/// What a call did. Parts of a partitioned call each report their own share.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionStats {
     /// Mode that ran.
     pub mode: Mode,
     /// Why.
     pub reason: Reason,
-    /// Query-key pairs scored exactly.
+    /// Query-key pairs whose weight was computed exactly.
     pub pairs: u64,
-    /// Pairs exact attention would score.
+    /// Visible pairs: what exact attention computes.
     pub pairs_dense: u64,
     /// Cells opened (0 in this version).
     pub cells_opened: u64,
     /// Mean share of the softmax mass that was estimated (0 in this version).
     pub estimated_mass: f32,
-    /// Worst certified error (NaN: none was asked for).
+    /// Worst certified error; NaN where none was asked for.
     pub certified_error: f32,
-    /// Seconds spent building the index (0 without `std`).
+    /// Seconds spent inserting keys into an index (0 without `std`); the sum over threads.
     pub build_seconds: f64,
-    /// Seconds spent attending (0 without `std`).
+    /// Seconds spent attending (0 without `std`); the sum over threads.
     pub attend_seconds: f64,
 }
-/// Bytes of work memory that `attention` needs (including the `Memory` block).
-pub fn required(_problem: &Problem<'_>) -> Result<Layout> {
-    Err(TODO)
+
+impl AttentionStats {
+    pub(super) fn new(mode: Mode, reason: Reason) -> Self {
+        AttentionStats {
+            mode,
+            reason,
+            pairs: 0,
+            pairs_dense: 0,
+            cells_opened: 0,
+            estimated_mass: 0.0,
+            certified_error: f32::NAN,
+            build_seconds: 0.0,
+            attend_seconds: 0.0,
+        }
+    }
+
+    /// Adds another part of the same call.
+    pub fn add(&mut self, other: &AttentionStats) {
+        self.pairs += other.pairs;
+        self.pairs_dense += other.pairs_dense;
+        self.cells_opened += other.cells_opened;
+        self.build_seconds += other.build_seconds;
+        self.attend_seconds += other.attend_seconds;
+    }
 }
-/// Runs the call with work memory from `work`.
-pub fn attention(_problem: &Problem<'_>, _work: &Memory) -> Result<AttentionStats> {
-    Err(TODO)
+
+/// A problem that passed its checks: shapes by name, options without zeros.
+pub(super) struct Checked<'a> {
+    pub batch: usize,
+    pub heads_q: usize,
+    pub heads_kv: usize,
+    pub rows_q: usize,
+    pub rows_kv: usize,
+    pub dim_k: usize,
+    pub dim_v: usize,
+    pub options: AttentionOptions,
+    pub mode: Mode,
+    pub reason: Reason,
+    pub masking: Masking<'a>,
 }
-/// One head over an index: row `id` of `values` belongs to the key with that id.
-pub fn index_attention(
-    _index: &Index,
-    _scratch: &mut Scratch,
-    _queries: Rows<'_>,
-    _values: Rows<'_>,
-    _mask: Mask<'_>,
-    _options: &AttentionOptions,
-    _out: &mut RowsMut<'_>,
-    _lse: Option<&mut [f32]>,
-) -> Result<AttentionStats> {
-    Err(TODO)
+
+fn shape(field: &'static str, reason: &'static str, need: usize, have: usize) -> Result<()> {
+    if need == have { Ok(()) } else { Err(Error::new(Status::Shape, field, reason).need(need, have)) }
 }
-/// Merges attention over two disjoint key sets into `out_a`, `lse_a` (`rows` = `lse_a.len()`, `dim_v` columns).
-pub fn merge(_out_a: &mut [f32], _lse_a: &mut [f32], _out_b: &[f32], _lse_b: &[f32], _dim_v: usize) -> Result<()> {
-    Err(TODO)
+
+/// Refuses NaN and infinity, naming the row (counted within its head).
+pub(super) fn check_finite(t: &Tensor<'_>, field: &'static str) -> Result<()> {
+    match t.first_not_finite() {
+        Some((_, _, row)) => Err(Error::new(Status::NotFinite, field, "holds NaN or infinity").row(row)),
+        None => Ok(()),
+    }
 }
-/// Share of the softmax mass on the `k` heaviest keys per (batch, query head), mean over `sample_rows` evenly spaced rows; `mass.len() == batch * heads_q`.
-pub fn sparsity(
-    _problem: &Problem<'_>,
-    _k: usize,
-    _sample_rows: usize,
-    _mass: &mut [f32],
-    _work: &Memory,
-) -> Result<()> {
-    Err(TODO)
+
+/// Refuses rows whose norm an index cannot take.
+pub(super) fn check_norms(rows: &Rows<'_>, field: &'static str) -> Result<()> {
+    let most = f64::from(crate::dci::MAX_NORM);
+    for i in 0..rows.rows() {
+        let mut norm2 = 0.0f64;
+        let mut part = [0.0f32; 64];
+        for begin in (0..rows.cols()).step_by(64) {
+            let n = (rows.cols() - begin).min(64);
+            rows.read_part(i, begin, &mut part[..n]);
+            norm2 += part[..n].iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
+        }
+        // Half of the limit: the index sums in f32.
+        if norm2 >= most * most * 0.5 {
+            return Err(Error::new(Status::NotFinite, field, "norm is too large for top-k retrieval").row(i));
+        }
+    }
+    Ok(())
 }
-/// The paper's rule: max(min(floor(n alpha), 50), 30).
+
+impl<'a> Problem<'a> {
+    /// Checks everything that can be wrong before anything is written. O(inputs) unless `trusted`.
+    pub(super) fn check(&self) -> Result<Checked<'a>> {
+        let [batch, heads_q, rows_q, dim_k] = self.q.shape();
+        let [_, heads_kv, rows_kv, dim_v] = self.v.shape();
+        let keys = if self.options.shared_qk { self.q } else { self.k };
+        let [batch_k, heads_k, rows_k, cols_k] = keys.shape();
+        for (field, n) in
+            [("batch", batch), ("heads_q", heads_q), ("heads_kv", heads_kv), ("dim_k", dim_k), ("dim_v", dim_v)]
+        {
+            if n == 0 {
+                return Err(Error::new(Status::Shape, field, "must be at least 1").value(0));
+            }
+        }
+        if !heads_q.is_multiple_of(heads_kv) {
+            return Err(Error::new(Status::Shape, "heads_q", "must be a multiple of heads_kv").need(heads_kv, heads_q));
+        }
+        if self.options.shared_qk {
+            shape("heads_kv", "shared query-key mode needs as many as heads_q", heads_q, heads_kv)?;
+            shape("rows_kv", "shared query-key mode needs as many as rows_q", rows_q, rows_kv)?;
+        }
+        shape("k", "batch differs from q's", batch, batch_k)?;
+        shape("k", "heads differ from v's", heads_kv, heads_k)?;
+        shape("k", "rows differ from v's", rows_kv, rows_k)?;
+        shape("k", "row size differs from q's", dim_k, cols_k)?;
+        shape("v", "batch differs from q's", batch, self.v.shape()[0])?;
+        let want = [batch, heads_q, rows_q, dim_v];
+        for (need, have) in want.into_iter().zip(self.out.shape()) {
+            shape("out", "shape is not [batch, heads_q, rows_q, dim_v]", need, have)?;
+        }
+        if let Some(lse) = &self.lse {
+            for (need, have) in [batch, heads_q, rows_q, 1].into_iter().zip(lse.shape()) {
+                shape("lse", "shape is not [batch, heads_q, rows_q]", need, have)?;
+            }
+            if lse.dtype() != Dtype::F32 {
+                return Err(Error::new(Status::Unsupported, "lse", "must be f32"));
+            }
+            if !lse.rows_are_packed() {
+                return Err(Error::new(Status::Stride, "lse", "the rows of a head must be packed"));
+            }
+        }
+        let options = self.options.resolve(dim_k, rows_kv)?;
+        let masking =
+            Masking::new(self.mask, options.window, options.sinks, [batch, heads_q, rows_q, rows_kv], options.trusted)?;
+        let (mode, reason) = match self.options.mode {
+            Mode::TopK if options.top_k >= rows_kv => (Mode::Exact, Reason::Short),
+            Mode::TopK => (Mode::TopK, Reason::Requested),
+            Mode::Auto => (Mode::Exact, Reason::OnlyWay),
+            Mode::Exact | Mode::Accelerated => (Mode::Exact, Reason::Requested),
+        };
+        if !options.trusted {
+            check_finite(&self.q, "q")?;
+            if !options.shared_qk {
+                check_finite(&self.k, "k")?;
+            }
+            check_finite(&self.v, "v")?;
+            if mode == Mode::TopK && !options.shared_qk {
+                for b in 0..batch {
+                    (0..heads_kv).try_for_each(|h| check_norms(&self.k.head(b, h), "k"))?;
+                }
+            }
+        }
+        Ok(Checked { batch, heads_q, heads_kv, rows_q, rows_kv, dim_k, dim_v, options, mode, reason, masking })
+    }
+}
+
+/// The paper's rule for the number of keys to retrieve: max(min(floor(n alpha), 50), 30) (experiments on LLMs).
 pub fn top_k_for(n: usize, alpha: f32) -> usize {
-    (libm::floorf(n as f32 * alpha) as usize).clamp(30, 50)
+    // In f32, where n x 0.005 rounds back to the number that was meant. NaN compares false and gives the lower end.
+    let share = libm::floorf(n as f32 * alpha);
+    if share > 30.0 { share.min(50.0) as usize } else { 30 }
 }

@@ -1,118 +1,390 @@
-//! STUB
-use super::*;
+//! A session: the KV cache of one layer with its index, for decoders that append tokens and attend with the newest.
+
+use super::cache::HeadCache;
+use super::head_topk::index_options;
+use super::problem::{AttentionStats, check_finite, check_norms};
+use super::retrieve::{Retrieval, query_options};
+use super::{AttentionOptions, Mask, Masking, Mode, Reason, clock, exact};
+use crate::dci::Scratch;
 use crate::error::{Error, Result, Status};
-use crate::mem::{Dtype, Memory, MemoryReport, Plan, Rows, Tensor, TensorMut};
-const TODO: Error = Error::new(Status::Internal, "session", "stub");
+use crate::mem::{Dtype, Memory, MemoryReport, Objects, Plan, Tensor, TensorMut};
+
 /// Shape of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionOptions {
-    /// Query heads.
+    /// Query heads, a multiple of `heads_kv`.
     pub heads_q: usize,
-    /// KV heads; divides `heads_q`.
+    /// KV heads.
     pub heads_kv: usize,
-    /// Key dimension.
+    /// Elements of a key.
     pub dim_k: usize,
-    /// Value dimension.
+    /// Elements of a value.
     pub dim_v: usize,
     /// Tokens there is room for; all memory is taken at creation.
     pub capacity: usize,
     /// Storage type of keys and values.
     pub kv_dtype: Dtype,
-    /// Attention options.
+    /// Attention options. `num_threads` and `shared_qk` have no place here: parts are the caller's threads.
     pub attention: AttentionOptions,
     /// Below this many tokens attention is exact whatever the mode.
     pub dense_below: usize,
 }
-/// Keys and values of one KV head; disjoint heads may be appended to by different threads.
-pub struct HeadCache {}
-impl HeadCache {
-    /// Appends rows, unpublished until `Session::commit`.
-    pub fn append(&mut self, _k: Rows<'_>, _v: Rows<'_>) -> Result<()> {
-        Err(TODO)
+
+impl SessionOptions {
+    /// Whether the heads keep an index.
+    pub(super) fn has_index(&self) -> bool {
+        self.attention.mode == Mode::TopK
+    }
+
+    /// Checks the ranges; attention options keep their zeros except for those that size the index.
+    ///
+    /// # Errors
+    /// `Shape`, `Argument`, `Unsupported`, naming the field.
+    pub fn resolve(mut self) -> Result<Self> {
+        let sizes = [
+            ("heads_q", self.heads_q, 1 << 16),
+            ("heads_kv", self.heads_kv, 1 << 16),
+            ("dim_k", self.dim_k, 65535),
+            ("dim_v", self.dim_v, 65535),
+            ("capacity", self.capacity, crate::dci::MAX_KEYS),
+        ];
+        for (field, n, most) in sizes {
+            if n == 0 || n > most {
+                return Err(Error::new(Status::Shape, field, "must be at least 1 and not too large").value(n as u64));
+            }
+        }
+        if !self.heads_q.is_multiple_of(self.heads_kv) {
+            return Err(Error::new(Status::Shape, "heads_q", "must be a multiple of heads_kv")
+                .need(self.heads_kv, self.heads_q));
+        }
+        if self.attention.shared_qk {
+            return Err(Error::new(Status::Unsupported, "flags", "shared query-key mode has no sessions"));
+        }
+        if self.attention.num_threads > 1 {
+            return Err(Error::new(Status::Unsupported, "num_threads", "sessions are partitioned by the caller"));
+        }
+        let mode = self.attention.mode;
+        let top_k = self.attention.top_k;
+        self.attention = self.attention.resolve(self.dim_k, self.capacity)?;
+        // Both follow the length of the moment.
+        self.attention.mode = mode;
+        self.attention.top_k = top_k;
+        Ok(self)
     }
 }
-/// KV cache with its index.
+
+/// KV cache with its index. Tokens are appended by KV head and published by [`commit`](Session::commit); rows attend to
+/// published tokens.
+///
+/// Thread class: `attend` may run from several threads at once; appends to disjoint heads too; everything else is
+/// exclusive. Allocation class: creation only.
 pub struct Session {
+    options: SessionOptions,
+    heads: Objects<HeadCache>,
+    len: usize,
     memory: Memory,
 }
+
 impl Session {
     /// Adds all blocks to a plan (without the `Memory` block and the struct itself).
-    pub fn plan(_options: &SessionOptions, _plan: &mut Plan) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`SessionOptions::resolve`].
+    pub fn plan(options: &SessionOptions, plan: &mut Plan) -> Result<()> {
+        let o = options.resolve()?;
+        Objects::<HeadCache>::plan(plan, o.heads_kv);
+        let mut head = Plan::new();
+        HeadCache::plan(&mut head, &o)?;
+        plan.add_plan(&head, o.heads_kv);
         Ok(())
     }
-    /// In the given memory.
-    pub fn new_in(_options: &SessionOptions, memory: &Memory) -> Result<Session> {
-        Ok(Session { memory: memory.clone() })
+
+    /// A session on the system allocator, without a limit.
+    ///
+    /// # Errors
+    /// As [`Session::new_in`].
+    #[cfg(feature = "alloc")]
+    pub fn new(options: &SessionOptions) -> Result<Session> {
+        Session::new_in(options, &Memory::system(0)?)
     }
-    /// Resolved options.
+
+    /// A session in the given memory, all of it taken now.
+    ///
+    /// # Errors
+    /// As [`SessionOptions::resolve`]; `NoMemory`, `Budget`.
+    pub fn new_in(options: &SessionOptions, memory: &Memory) -> Result<Session> {
+        let o = options.resolve()?;
+        let mut heads = Objects::with_capacity(memory, o.heads_kv)?;
+        for _ in 0..o.heads_kv {
+            heads.push(HeadCache::new_in(&o, memory)?)?;
+        }
+        Ok(Session { options: o, heads, len: 0, memory: memory.clone() })
+    }
+
+    /// The options, with defaults filled in.
     pub fn options(&self) -> &SessionOptions {
-        unimplemented!()
+        &self.options
     }
-    /// All heads at once: `k [1, heads_kv, n, dim_k]`, `v [1, heads_kv, n, dim_v]`; published by `commit`.
-    pub fn append(&mut self, _k: Tensor<'_>, _v: Tensor<'_>) -> Result<()> {
-        Err(TODO)
-    }
-    /// The KV heads, for partitioned appends.
-    pub fn heads_mut(&mut self) -> &mut [HeadCache] {
-        &mut []
-    }
-    /// Publishes what every head appended; if one head failed or differs, rolls all back.
-    pub fn commit(&mut self) -> Result<()> {
-        Err(TODO)
-    }
-    /// Adds the work memory of one part (one `ith`) attending `rows` rows to a plan, including its `Memory` block.
-    pub fn work_plan(&self, _rows: usize, _plan: &mut Plan) -> Result<()> {
-        Ok(())
-    }
-    /// Part `ith` of `nth`: `q [1, heads_q, rows, dim_k]`; mask `None` = causal at the end. Parts write disjoint rows.
-    pub fn attend(
-        &self,
-        _q: Tensor<'_>,
-        _mask: Option<Mask<'_>>,
-        _out: &TensorMut<'_>,
-        _lse: Option<&TensorMut<'_>>,
-        _work: &Memory,
-        _ith: usize,
-        _nth: usize,
-    ) -> Result<AttentionStats> {
-        Err(TODO)
-    }
-    /// Keeps the first `len` tokens.
-    pub fn truncate(&mut self, _len: usize) -> Result<()> {
-        Err(TODO)
-    }
-    /// Removes tokens `begin..end`; later tokens move down.
-    pub fn remove_range(&mut self, _begin: usize, _end: usize) -> Result<()> {
-        Err(TODO)
-    }
-    /// Removes all tokens.
-    pub fn reset(&mut self) {}
+
     /// Published tokens.
     pub fn len(&self) -> usize {
-        0
+        self.len
     }
-    /// None yet.
+
+    /// Whether nothing is published.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len == 0
     }
-    /// Byte counts.
+
+    /// Byte counts of this session.
     pub fn memory(&self) -> MemoryReport {
         self.memory.report()
     }
-    /// Bytes that `save` writes.
-    pub fn save_len(&self) -> usize {
-        0
+
+    /// The KV heads, for appends partitioned by head. The slice never moves while the session lives.
+    pub fn heads_mut(&mut self) -> &mut [HeadCache] {
+        &mut self.heads
     }
-    /// Writes the session; returns the bytes written.
-    pub fn save(&self, _out: &mut [u8]) -> Result<usize> {
-        Err(TODO)
+
+    pub(super) fn head(&self, head_kv: usize) -> &HeadCache {
+        &self.heads[head_kv]
     }
-    /// Options stored in saved bytes, checked.
-    pub fn peek(_bytes: &[u8]) -> Result<SessionOptions> {
-        Err(TODO)
+
+    /// Appends to every head: `k [1, heads_kv, n, dim_k]`, `v [1, heads_kv, n, dim_v]`; published by
+    /// [`commit`](Session::commit).
+    ///
+    /// # Errors
+    /// `Shape`, and as [`HeadCache::append`]; heads before the failing one keep their rows until the commit rolls back.
+    pub fn append(&mut self, k: Tensor<'_>, v: Tensor<'_>) -> Result<()> {
+        for (field, t) in [("k", &k), ("v", &v)] {
+            let [batch, heads, _, _] = t.shape();
+            if batch != 1 || heads != self.heads.len() {
+                return Err(Error::new(Status::Shape, field, "shape is not [1, heads_kv, n, dim]")
+                    .need(self.heads.len(), heads));
+            }
+        }
+        self.heads.iter_mut().enumerate().try_for_each(|(h, head)| head.append(k.head(0, h), v.head(0, h)))
     }
-    /// Rebuilds a saved session in `memory`.
-    pub fn load(_bytes: &[u8], _memory: &Memory) -> Result<Session> {
-        Err(TODO)
+
+    /// Publishes what was appended since the last commit.
+    ///
+    /// # Errors
+    /// If a head failed, its error; if heads hold different numbers of rows, `State`. Then all of them are rolled back.
+    pub fn commit(&mut self) -> Result<()> {
+        let failed = self.heads.iter().find_map(HeadCache::failed);
+        let pending = self.heads[0].pending();
+        let uneven = self.heads.iter().find(|h| h.pending() != pending);
+        let uneven = uneven.map(|h| {
+            Error::new(Status::State, "append", "heads hold different numbers of rows").need(pending, h.pending())
+        });
+        if let Some(e) = failed.or(uneven) {
+            self.roll_back();
+            return Err(e);
+        }
+        self.heads.iter_mut().for_each(HeadCache::publish);
+        self.len += pending;
+        Ok(())
+    }
+
+    /// Drops what was appended since the last commit.
+    pub fn roll_back(&mut self) {
+        for head in self.heads.iter_mut() {
+            head.roll_back();
+        }
+    }
+
+    fn settled(&self, call: &'static str) -> Result<()> {
+        if self.heads.iter().any(|h| h.pending() > 0 || h.failed().is_some()) {
+            return Err(Error::new(Status::State, call, "appended rows wait for a commit"));
+        }
+        Ok(())
+    }
+
+    /// Keeps the first `len` tokens.
+    ///
+    /// # Errors
+    /// `Argument` beyond the length; `State` between append and commit.
+    pub fn truncate(&mut self, len: usize) -> Result<()> {
+        self.settled("truncate")?;
+        if len > self.len {
+            return Err(Error::new(Status::Argument, "len", "is beyond the session's length").need(len, self.len));
+        }
+        self.heads.iter_mut().for_each(|h| h.truncate(len));
+        self.len = len;
+        Ok(())
+    }
+
+    /// Removes tokens `begin..end`; later tokens move down to new positions (their keys stay as they are). O(tokens moved).
+    ///
+    /// # Errors
+    /// `Argument` for a range that is not inside the session; `State` between append and commit.
+    pub fn remove_range(&mut self, begin: usize, end: usize) -> Result<()> {
+        self.settled("remove_range")?;
+        if begin > end || end > self.len {
+            return Err(Error::new(Status::Argument, "end", "range is not inside the session").need(end, self.len));
+        }
+        self.heads.iter_mut().for_each(|h| h.remove_range(begin, end));
+        self.len -= end - begin;
+        Ok(())
+    }
+
+    /// Removes all tokens, published or not; memory stays.
+    pub fn reset(&mut self) {
+        self.heads.iter_mut().for_each(HeadCache::reset);
+        self.len = 0;
+    }
+
+    /// Mode for the present length.
+    fn mode(&self) -> (Mode, Reason) {
+        let o = &self.options;
+        match o.attention.mode {
+            Mode::TopK if self.len < o.dense_below || self.top_k() >= self.len => (Mode::Exact, Reason::Short),
+            Mode::TopK => (Mode::TopK, Reason::Requested),
+            Mode::Auto => (Mode::Exact, Reason::OnlyWay),
+            _ => (Mode::Exact, Reason::Requested),
+        }
+    }
+
+    fn top_k(&self) -> usize {
+        match self.options.attention.top_k {
+            0 => super::top_k_for(self.len, 0.005),
+            k => k,
+        }
+    }
+
+    /// Adds the work memory of one part (one `ith`) to a plan, including its `Memory` block. Holds for any number of rows
+    /// and any length up to the capacity.
+    ///
+    /// # Errors
+    /// `NoMemory` when it does not fit the address space.
+    pub fn work_plan(&self, plan: &mut Plan) -> Result<()> {
+        let o = &self.options;
+        Memory::plan(plan);
+        exact::plan(plan, o.dim_k, o.dim_v);
+        if o.has_index() {
+            Scratch::plan_new(&index_options(&o.attention, o.dim_k, o.capacity), plan)?;
+        }
+        Ok(())
+    }
+
+    /// Part `ith` of `nth` of attending `rows` query rows to the published tokens: `q [1, heads_q, rows, dim_k]`,
+    /// `out [1, heads_q, rows, dim_v]`, `lse [1, heads_q, rows, 1]` f32. Mask `None`: causal, the last row at the last
+    /// token. Parts write disjoint rows and never wait for each other; the bits do not depend on `nth`. Each part needs its
+    /// own `work` of [`work_plan`](Session::work_plan) bytes.
+    ///
+    /// # Errors
+    /// `Shape`, `Argument`, `NotFinite` with the row, `State` when more causal rows than tokens are asked for; `NoMemory`
+    /// when `work` is too small. Nothing is written then.
+    pub fn attend(
+        &self,
+        q: Tensor<'_>,
+        mask: Option<Mask<'_>>,
+        out: &TensorMut<'_>,
+        lse: Option<&TensorMut<'_>>,
+        work: &Memory,
+        ith: usize,
+        nth: usize,
+    ) -> Result<AttentionStats> {
+        let o = &self.options;
+        let shape = |field, reason, need: usize, have: usize| {
+            if need == have { Ok(()) } else { Err(Error::new(Status::Shape, field, reason).need(need, have)) }
+        };
+        if ith >= nth {
+            return Err(Error::new(Status::Argument, "ith", "must be below nth").need(nth, ith));
+        }
+        let [_, _, rows, _] = q.shape();
+        for (need, have) in [1, o.heads_q, rows, o.dim_k].into_iter().zip(q.shape()) {
+            shape("q", "shape is not [1, heads_q, rows, dim_k]", need, have)?;
+        }
+        for (need, have) in [1, o.heads_q, rows, o.dim_v].into_iter().zip(out.shape()) {
+            shape("out", "shape is not [1, heads_q, rows, dim_v]", need, have)?;
+        }
+        if let Some(lse) = lse {
+            for (need, have) in [1, o.heads_q, rows, 1].into_iter().zip(lse.shape()) {
+                shape("lse", "shape is not [1, heads_q, rows]", need, have)?;
+            }
+            if lse.dtype() != Dtype::F32 || !lse.rows_are_packed() {
+                return Err(Error::new(Status::Unsupported, "lse", "must be packed f32"));
+            }
+        }
+        let mask = match mask {
+            Some(mask) => mask,
+            None if rows > self.len => {
+                let e = Error::new(Status::State, "q", "more rows than tokens: append and commit first");
+                return Err(e.need(rows, self.len));
+            }
+            None => Mask::Causal { q_pos0: (self.len - rows) as u64 },
+        };
+        let a = &o.attention;
+        let masking = Masking::new(mask, a.window, a.sinks, [1, o.heads_q, rows, self.len], a.trusted)?;
+        let (mode, reason) = self.mode();
+        if !a.trusted {
+            check_finite(&q, "q")?;
+            if mode == Mode::TopK {
+                (0..o.heads_q).try_for_each(|h| check_norms(&q.head(0, h), "q"))?;
+            }
+        }
+        let mut stats = AttentionStats::new(mode, reason);
+        let start = clock::now();
+        let blocks = rows.div_ceil(exact::ROW_BLOCK);
+        let mut dense = exact::Work::new_in(work, o.dim_k, o.dim_v)?;
+        let mut scratch = match self.heads[0].index() {
+            Some(index) if mode == Mode::TopK => Some(Scratch::new_in(index, work)?),
+            _ => None,
+        };
+        for piece in (ith..o.heads_q * blocks).step_by(nth) {
+            let (head, block) = (piece / blocks, blocks - 1 - piece % blocks);
+            let cache = &self.heads[head / (o.heads_q / o.heads_kv)];
+            let begin = block * exact::ROW_BLOCK;
+            let n = (rows - begin).min(exact::ROW_BLOCK);
+            let mut out = out.rows(0, head, begin, n);
+            let mut lse = lse.map(|t| t.rows(0, head, begin, n));
+            let lse = lse.as_mut().and_then(|r| r.as_slice());
+            if let Some((scratch, index)) = scratch.as_mut().zip(cache.index()) {
+                let retrieval = Retrieval {
+                    index,
+                    values: cache.values(),
+                    keep: masking.keep(0),
+                    bias: masking.bias(0, head),
+                    scale: a.scale,
+                    softcap: a.softcap,
+                    k: self.top_k(),
+                    query: query_options(a),
+                    skip_self: false,
+                };
+                let mut lse = lse;
+                for i in 0..n {
+                    let visible = masking.visible(0, begin + i);
+                    q.head(0, head).read(begin + i, &mut scratch.query);
+                    let (row_lse, used) = retrieval.attend(scratch, begin + i, visible, &mut out, i);
+                    stats.pairs += used as u64;
+                    stats.pairs_dense += masking.count(0, visible) as u64;
+                    if let Some(lse) = lse.as_deref_mut() {
+                        lse[i] = row_lse;
+                    }
+                }
+            } else {
+                let spec = exact::Head {
+                    q: q.head(0, head),
+                    k: cache.keys(),
+                    v: cache.values(),
+                    masking: &masking,
+                    batch: 0,
+                    head,
+                    scale: a.scale,
+                    softcap: a.softcap,
+                    shared_qk: false,
+                };
+                let pairs = exact::attend(self.isa(), &spec, begin, n, &mut out, lse, &mut dense);
+                stats.pairs += pairs;
+                stats.pairs_dense += pairs;
+            }
+        }
+        stats.attend_seconds = clock::since(start);
+        Ok(stats)
+    }
+
+    fn isa(&self) -> crate::simd::Isa {
+        self.options.attention.isa.unwrap_or_else(crate::simd::Isa::best)
     }
 }

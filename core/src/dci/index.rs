@@ -1,116 +1,499 @@
-//! STUB
-use super::*;
-use crate::error::{Error, Result, Status};
-use crate::mem::{Memory, MemoryReport, Plan, Rows};
-const TODO: Error = Error::new(Status::Internal, "index", "stub");
-/// The index.
+//! The index: storage, sizes, and the calls that are not queries.
+
+use super::level::{Level, MAX_LEVELS, room};
+use super::params::{IndexOptions, MAX_KEYS, MAX_NORM, Metric};
+use crate::error::{Error, Result, Status, reserved};
+use crate::idmap::IdMap;
+use crate::list::{Pool, SkipList};
+use crate::mem::{Buf, Memory, MemoryReport, Plan, Rows};
+use crate::project::{Lift, Projector, hash};
+use crate::simd::Isa;
+
+/// The id that no key can have: it marks free slots.
+pub(super) const NO_ID: u64 = u64::MAX;
+
+/// Prioritized DCI over keys of one dimension (paper, Algorithms 2 and 3), with one or more levels, incremental.
+///
+/// Answers depend on the options, the seed and the set of keys and ids, never on the order of calls that led there.
+///
+/// Thread class: `&self` calls may run at once, each with its own [`Scratch`](super::Scratch). Allocation class: queries
+/// never; inserts only when they exceed [`capacity`](Index::capacity).
 pub struct Index {
+    pub(super) options: IndexOptions,
+    pub(super) isa: Isa,
+    pub(super) projector: Projector,
+    pub(super) lift: Lift,
+    /// Id by slot, [`NO_ID`] where free.
+    pub(super) ids: Buf<u64>,
+    /// `slots x dim`.
+    pub(super) keys: Buf<f32>,
+    /// Squared norm by slot.
+    pub(super) norm2: Buf<f32>,
+    /// Projections, `slots x lists`.
+    pub(super) proj: Buf<f32>,
+    /// Highest level by slot.
+    pub(super) height: Buf<u8>,
+    pub(super) free: Buf<u32>,
+    pub(super) map: IdMap,
+    pub(super) next_id: u64,
+    pub(super) pool: Pool,
+    pub(super) levels: [Level; MAX_LEVELS],
+    /// Work space of structural changes: (sort key or distance bits, slot).
+    pub(super) moves: Buf<(u64, u32)>,
+    /// Work space: distances to the parents of a level.
+    pub(super) dists: Buf<f32>,
+    capacity: usize,
     memory: Memory,
 }
+
+/// Where the keys of one insert go.
+struct Batch {
+    /// Keys that take free slots.
+    reused: usize,
+    slots_before: usize,
+}
+
 impl Index {
-    /// Adds every block of an index with these options to a plan (without the `Memory` block and the struct itself).
-    pub fn plan(_options: &IndexOptions, _plan: &mut Plan) -> Result<()> {
+    /// Lists per level: composite x simple.
+    fn lists_of(options: &IndexOptions) -> usize {
+        options.num_simple * options.num_composite
+    }
+
+    fn entries(options: &IndexOptions, capacity: usize) -> usize {
+        let keys: usize =
+            (0..options.levels).map(|l| room(capacity, options.promotion, l)).fold(0, usize::saturating_add);
+        keys.saturating_mul(Self::lists_of(options))
+    }
+
+    fn parents_room(options: &IndexOptions, capacity: usize) -> usize {
+        if options.levels > 1 { room(capacity, options.promotion, 1) } else { 0 }
+    }
+
+    /// Adds every block of an index with these options to a plan; the `Memory` block and the struct itself are the
+    /// caller's. Never allocates.
+    ///
+    /// # Errors
+    /// As [`IndexOptions::resolve`].
+    pub fn plan(options: &IndexOptions, plan: &mut Plan) -> Result<()> {
+        let o = options.resolve()?;
+        let (lists, n) = (Self::lists_of(&o), o.capacity);
+        Projector::plan(plan, lists, o.dim, o.metric == Metric::InnerProduct);
+        Buf::<u64>::plan(plan, n);
+        Buf::<f32>::plan(plan, n.saturating_mul(o.dim));
+        Buf::<f32>::plan(plan, n);
+        Buf::<f32>::plan(plan, n.saturating_mul(lists));
+        Buf::<u8>::plan(plan, n);
+        Buf::<u32>::plan(plan, n);
+        IdMap::plan(plan, n);
+        Pool::plan(plan, Self::entries(&o, n), lists * o.levels);
+        for level in 0..o.levels {
+            Level::plan(plan, lists, level, o.levels, n, o.promotion);
+        }
+        Buf::<(u64, u32)>::plan(plan, n);
+        Buf::<f32>::plan(plan, Self::parents_room(&o, n));
         Ok(())
     }
-    /// On the system allocator.
+
+    /// An index on the system allocator, without a limit.
+    ///
+    /// # Errors
+    /// As [`Index::new_in`].
     #[cfg(feature = "alloc")]
     pub fn new(options: &IndexOptions) -> Result<Index> {
         Index::new_in(options, &Memory::system(0)?)
     }
-    /// In the given memory.
-    pub fn new_in(_options: &IndexOptions, memory: &Memory) -> Result<Index> {
-        Ok(Index { memory: memory.clone() })
+
+    /// An index in the given memory, with room for `options.capacity` keys.
+    ///
+    /// # Errors
+    /// `Argument`/`Unsupported` naming the option; `NoMemory`, `Budget`.
+    pub fn new_in(options: &IndexOptions, memory: &Memory) -> Result<Index> {
+        let mut o = options.resolve()?;
+        o.fixed |= memory.is_region();
+        let isa = o.isa.unwrap_or_else(Isa::best);
+        let (lists, n) = (Self::lists_of(&o), o.capacity);
+        let projector = Projector::new(memory, lists, o.dim, o.metric == Metric::InnerProduct, o.seed, isa)?;
+        let mut index = Index {
+            isa,
+            projector,
+            lift: Lift::new(o.max_norm),
+            ids: Buf::with_capacity(memory, n)?,
+            keys: Buf::with_capacity(memory, n.saturating_mul(o.dim))?,
+            norm2: Buf::with_capacity(memory, n)?,
+            proj: Buf::with_capacity(memory, n.saturating_mul(lists))?,
+            height: Buf::with_capacity(memory, n)?,
+            free: Buf::with_capacity(memory, n)?,
+            map: IdMap::with_capacity(memory, n)?,
+            next_id: 0,
+            pool: Pool::with_capacity(memory, Self::entries(&o, n), lists * o.levels)?,
+            levels: core::array::from_fn(|_| Level::new(memory)),
+            moves: Buf::with_capacity(memory, n)?,
+            dists: Buf::with_capacity(memory, Self::parents_room(&o, n))?,
+            capacity: n,
+            memory: memory.clone(),
+            options: o,
+        };
+        for level in 0..o.levels {
+            let l = &mut index.levels[level];
+            l.lists.reserve(lists)?;
+            for i in 0..lists {
+                l.lists.push(SkipList::new(hash(o.seed, (level as u64) << 32 | i as u64)))?;
+            }
+            l.reserve(level, o.levels, n, o.promotion)?;
+        }
+        Ok(index)
     }
-    /// Resolved options.
+
+    /// The options, with every default filled in.
     pub fn options(&self) -> &IndexOptions {
-        unimplemented!()
+        &self.options
     }
-    /// Makes room for `capacity` keys in all.
-    pub fn reserve(&mut self, _capacity: usize) -> Result<()> {
-        Err(TODO)
+
+    /// Instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
     }
-    /// Inserts rows; `ids` one per row, or the next unused ids. All or nothing.
-    pub fn insert(&mut self, _keys: Rows<'_>, _ids: Option<&[u64]>) -> Result<()> {
-        Err(TODO)
-    }
-    /// Removes ids; all must be there, or nothing is removed.
-    pub fn remove(&mut self, _ids: &[u64]) -> Result<()> {
-        Err(TODO)
-    }
-    /// Removes those of `ids` that are there; returns how many.
-    pub fn remove_present(&mut self, _ids: &[u64]) -> Result<usize> {
-        Err(TODO)
-    }
-    /// Removes everything, keeps the memory.
-    pub fn clear(&mut self) {}
-    /// Keys.
+
+    /// Keys held.
     pub fn len(&self) -> usize {
-        0
+        self.ids.len() - self.free.len()
     }
-    /// No keys.
+
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Keys there is room for.
+
+    /// Keys there is room for without allocating.
     pub fn capacity(&self) -> usize {
-        0
+        self.capacity
     }
+
     /// Elements of a key.
     pub fn dim(&self) -> usize {
-        0
+        self.options.dim
     }
-    /// Byte counts.
+
+    /// Byte counts of this index.
     pub fn memory(&self) -> MemoryReport {
         self.memory.report()
     }
-    /// Whether the id is in use.
-    pub fn contains(&self, _id: u64) -> bool {
-        false
+
+    /// The source this index allocates from.
+    pub fn memory_source(&self) -> &Memory {
+        &self.memory
     }
-    /// The stored key.
-    pub fn key(&self, _id: u64) -> Option<&[f32]> {
-        None
+
+    /// One more than the largest id ever given out or used (saturating): where automatic ids go on.
+    pub fn next_id(&self) -> u64 {
+        self.next_id
     }
-    /// Fitted directions (Unsupported in this version).
+
+    /// Whether a key has this id. O(1) with `alloc`, O(log n) without.
+    pub fn contains(&self, id: u64) -> bool {
+        self.slot(id).is_some()
+    }
+
+    /// The ids in use, in no particular order.
+    pub fn ids(&self) -> impl Iterator<Item = u64> + '_ {
+        self.ids.iter().copied().filter(|&id| id != NO_ID)
+    }
+
+    /// The key with this id.
+    pub fn key(&self, id: u64) -> Option<&[f32]> {
+        self.slot(id).map(|s| self.key_at(s))
+    }
+
+    /// The directions.
+    pub fn projector(&self) -> &Projector {
+        &self.projector
+    }
+
+    /// The lift as it stands (bound 0 with the L2 metric or before the first key).
+    pub fn lift(&self) -> &Lift {
+        &self.lift
+    }
+
+    pub(super) fn slot(&self, id: u64) -> Option<u32> {
+        if id == NO_ID { None } else { self.map.find(id, &self.ids) }
+    }
+
+    pub(super) fn key_at(&self, slot: u32) -> &[f32] {
+        &self.keys[slot as usize * self.options.dim..][..self.options.dim]
+    }
+
+    pub(super) fn lists(&self) -> usize {
+        Self::lists_of(&self.options)
+    }
+
+    pub(super) fn proj_at(&self, slot: u32) -> &[f32] {
+        let lists = self.lists();
+        &self.proj[slot as usize * lists..][..lists]
+    }
+
+    /// Makes room for `capacity` keys in all. O(n) when it allocates.
+    ///
+    /// # Errors
+    /// `Capacity` beyond a fixed capacity or 2^31 - 16; `NoMemory`, `Budget`: nothing has changed for the caller.
+    pub fn reserve(&mut self, capacity: usize) -> Result<()> {
+        if capacity <= self.capacity {
+            return Ok(());
+        }
+        if self.options.fixed || capacity > MAX_KEYS {
+            let most = if self.options.fixed { self.capacity } else { MAX_KEYS };
+            return Err(Error::new(Status::Capacity, "capacity", "the index is full").need(capacity, most));
+        }
+        let (o, lists) = (self.options, self.lists());
+        let overflow = Error::new(Status::NoMemory, "capacity", "size overflows");
+        self.ids.reserve(capacity)?;
+        self.keys.reserve(capacity.checked_mul(o.dim).ok_or(overflow)?)?;
+        self.norm2.reserve(capacity)?;
+        self.proj.reserve(capacity.checked_mul(lists).ok_or(overflow)?)?;
+        self.height.reserve(capacity)?;
+        self.free.reserve(capacity)?;
+        self.map.reserve(capacity, &self.ids)?;
+        self.pool.reserve(Self::entries(&o, capacity), lists * o.levels)?;
+        for level in 0..o.levels {
+            self.levels[level].reserve(level, o.levels, capacity, o.promotion)?;
+        }
+        self.moves.reserve(capacity)?;
+        self.dists.reserve(Self::parents_room(&o, capacity))?;
+        self.capacity = capacity;
+        Ok(())
+    }
+
+    /// Room for `more` keys, growing geometrically.
+    fn make_room(&mut self, more: usize) -> Result<()> {
+        let full = Error::new(Status::Capacity, "capacity", "the index is full");
+        let need = self.len().checked_add(more).ok_or(full)?;
+        if need <= self.capacity {
+            return Ok(());
+        }
+        if self.options.fixed {
+            return Err(full.need(need, self.capacity));
+        }
+        let roomy = need.max(self.capacity.saturating_mul(2)).max(64).min(MAX_KEYS);
+        // Where twice the room is refused, exactly enough may still do.
+        self.reserve(roomy).or_else(|_| self.reserve(need))
+    }
+
+    /// Inserts rows of f32, f16 or bf16 under `ids`, or under the next unused ids. All or nothing.
+    ///
+    /// O(m L log n) per key with one level; with more, plus one distance to every parent.
+    ///
+    /// # Errors
+    /// `Shape` (columns, number of ids), `NotFinite` and the row, `Duplicate` and the id, `Argument` for the reserved id
+    /// 2^64 - 1, `Capacity`, `NoMemory`, `Budget`. On error nothing has changed.
+    pub fn insert(&mut self, keys: Rows<'_>, ids: Option<&[u64]>) -> Result<()> {
+        let n = keys.rows();
+        if keys.cols() != self.options.dim {
+            return Err(Error::new(Status::Shape, "keys", "row size is not the index's dim")
+                .need(self.options.dim, keys.cols()));
+        }
+        if !self.options.trusted
+            && let Some(row) = keys.first_not_finite()
+        {
+            return Err(Error::new(Status::NotFinite, "keys", "holds NaN or infinity").row(row));
+        }
+        if let Some(ids) = ids {
+            if ids.len() != n {
+                return Err(Error::new(Status::Shape, "ids", "one id per key is needed").need(n, ids.len()));
+            }
+            if let Some(row) = ids.iter().position(|&id| id == NO_ID) {
+                return Err(Error::new(Status::Argument, "ids", "2^64 - 1 is reserved").row(row));
+            }
+            if let Some(&id) = ids.iter().find(|&&id| self.contains(id)) {
+                return Err(Error::new(Status::Duplicate, "ids", "already in the index").id(id));
+            }
+        } else if self.next_id.checked_add(n as u64).is_none_or(|end| end == NO_ID) {
+            return Err(Error::new(Status::Capacity, "ids", "automatic ids are used up").id(self.next_id));
+        }
+        self.make_room(n)?;
+        let batch = Batch { reused: n.min(self.free.len()), slots_before: self.ids.len() };
+        // Store first: a duplicate within the batch or an overflowing norm still takes everything back.
+        for row in 0..n {
+            let id = ids.map_or(self.next_id + row as u64, |ids| ids[row]);
+            if let Err(e) = self.store(&batch, keys, row, id) {
+                self.unstore(&batch, row);
+                return Err(e);
+            }
+        }
+        let mut lift = self.lift;
+        for i in 0..n {
+            let slot = self.slot_of(&batch, i) as usize;
+            if self.options.metric == Metric::InnerProduct {
+                lift = lift.grown(self.norm2[slot]);
+            }
+            self.next_id = self.next_id.max(self.ids[slot].saturating_add(1));
+        }
+        let relift = lift != self.lift;
+        self.lift = lift;
+        if relift || n > 32 && n >= self.len() / 4 {
+            self.rebuild();
+        } else {
+            for i in 0..n {
+                let slot = self.slot_of(&batch, i);
+                self.project(slot);
+                self.link(slot);
+            }
+        }
+        self.free.truncate(self.free.len() - batch.reused);
+        Ok(())
+    }
+
+    /// Slot of the `i`-th key of a batch: free slots from the top of their stack, then new ones.
+    fn slot_of(&self, batch: &Batch, i: usize) -> u32 {
+        if i < batch.reused {
+            self.free[self.free.len() - 1 - i]
+        } else {
+            (batch.slots_before + i - batch.reused) as u32
+        }
+    }
+
+    /// Puts row `row` into its slot and the id map, without projections or lists.
+    fn store(&mut self, batch: &Batch, keys: Rows<'_>, row: usize, id: u64) -> Result<()> {
+        if self.slot(id).is_some() {
+            return Err(Error::new(Status::Duplicate, "ids", "given twice in one call").id(id));
+        }
+        let slot = self.slot_of(batch, row);
+        self.open_slot(slot)?;
+        keys.read(row, self.key_mut(slot));
+        self.name_slot(slot, id).map_err(|e| e.row(row))
+    }
+
+    /// Stores one key of a saved index in a new slot; `rebuild` must follow.
+    pub(super) fn restore(&mut self, id: u64, read: impl FnOnce(&mut [f32])) -> Result<()> {
+        if self.slot(id).is_some() {
+            return Err(Error::new(Status::Buffer, "index bytes", "an id is there twice").id(id));
+        }
+        let slot = self.ids.len() as u32;
+        self.open_slot(slot)?;
+        read(self.key_mut(slot));
+        if self.key_at(slot).iter().any(|x| !x.is_finite()) {
+            return Err(Error::new(Status::Buffer, "index bytes", "a key is not finite").id(id));
+        }
+        self.next_id = self.next_id.max(id.saturating_add(1));
+        self.name_slot(slot, id)
+    }
+
+    fn key_mut(&mut self, slot: u32) -> &mut [f32] {
+        let dim = self.options.dim;
+        &mut self.keys[slot as usize * dim..][..dim]
+    }
+
+    /// Extends the arrays by slot if `slot` is the next new one.
+    fn open_slot(&mut self, slot: u32) -> Result<()> {
+        let (dim, lists, s) = (self.options.dim, self.lists(), slot as usize);
+        if s < self.ids.len() {
+            return Ok(());
+        }
+        self.ids.push(NO_ID)?;
+        self.norm2.push(0.0)?;
+        self.height.push(0)?;
+        self.keys.resize((s + 1) * dim, 0.0)?;
+        self.proj.resize((s + 1) * lists, 0.0)?;
+        self.levels[..self.options.levels].iter_mut().try_for_each(|level| level.grow_slots(s + 1))
+    }
+
+    /// Gives the key written into `slot` its norm and id.
+    fn name_slot(&mut self, slot: u32, id: u64) -> Result<()> {
+        let norm2 = Lift::norm2(self.key_at(slot));
+        self.norm2[slot as usize] = norm2;
+        self.ids[slot as usize] = id;
+        self.map.insert(slot, &self.ids)?;
+        // Refused with the key stored, so that one path takes everything back. A NaN norm is refused too.
+        if norm2 < MAX_NORM * MAX_NORM {
+            Ok(())
+        } else {
+            Err(Error::new(Status::NotFinite, "keys", "norm is 1e18 or more"))
+        }
+    }
+
+    /// Takes back what `store` did for rows `0..=row`; the last of them may have got no slot.
+    fn unstore(&mut self, batch: &Batch, row: usize) {
+        for i in 0..=row {
+            let slot = self.slot_of(batch, i) as usize;
+            let id = self.ids.get(slot).copied().unwrap_or(NO_ID);
+            if id != NO_ID {
+                self.map.remove(id, &self.ids);
+                self.ids[slot] = NO_ID;
+            }
+        }
+        self.shrink_slots(batch.slots_before);
+    }
+
+    fn shrink_slots(&mut self, slots: usize) {
+        let (dim, lists) = (self.options.dim, self.lists());
+        self.ids.truncate(slots);
+        self.norm2.truncate(slots);
+        self.height.truncate(slots);
+        self.keys.truncate(slots * dim);
+        self.proj.truncate(slots * lists);
+        for level in &mut self.levels {
+            level.cell.truncate(slots);
+            level.dist2.truncate(slots);
+            level.population.truncate(slots);
+        }
+    }
+
+    /// Removes keys; all must be there, or nothing is removed.
+    ///
+    /// # Errors
+    /// `NotFound` or (given twice) `Duplicate`, and the id.
+    pub fn remove(&mut self, ids: &[u64]) -> Result<()> {
+        if let Some(&id) = ids.iter().find(|&&id| !self.contains(id)) {
+            return Err(Error::new(Status::NotFound, "ids", "not in the index").id(id));
+        }
+        // A second mention would be missing by the time it is reached: sort the slots and look for neighbours.
+        self.moves.clear();
+        for &id in ids {
+            if let Some(slot) = self.slot(id)
+                && self.moves.push((id, slot)).is_err()
+            {
+                // More ids than the index ever held: some id is there twice.
+                return Err(Error::new(Status::Duplicate, "ids", "given twice in one call").id(id));
+            }
+        }
+        self.moves.sort_unstable();
+        if let Some(pair) = self.moves.windows(2).find(|w| w[0].0 == w[1].0) {
+            return Err(Error::new(Status::Duplicate, "ids", "given twice in one call").id(pair[0].0));
+        }
+        self.remove_present(ids);
+        Ok(())
+    }
+
+    /// Removes those of `ids` that are there; returns how many. O(m L log n) each; a parent's children find new parents.
+    pub fn remove_present(&mut self, ids: &[u64]) -> usize {
+        let mut removed = 0;
+        for &id in ids {
+            let Some(slot) = self.slot(id) else { continue };
+            self.unlink(slot);
+            self.map.remove(id, &self.ids);
+            self.ids[slot as usize] = NO_ID;
+            reserved(self.free.push(slot));
+            removed += 1;
+        }
+        removed
+    }
+
+    /// Removes everything; memory, directions, the norm bound's start and the seed stay. Automatic ids start at 0 again.
+    pub fn clear(&mut self) {
+        for level in &mut self.levels[..self.options.levels] {
+            level.clear(&mut self.pool);
+        }
+        self.map.clear();
+        self.free.clear();
+        self.moves.clear();
+        self.shrink_slots(0);
+        self.next_id = 0;
+        self.lift = Lift::new(self.options.max_norm);
+    }
+
+    /// Directions fitted to the keys and sample queries.
+    ///
+    /// # Errors
+    /// `Unsupported`: not in this version.
     pub fn fit(&mut self, _sample: Option<Rows<'_>>) -> Result<()> {
-        Err(TODO)
-    }
-    /// Neighbours of each row: `out` is rows x k, best first; `counts[i]` of row i are valid.
-    pub fn query(
-        &self,
-        _s: &mut Scratch,
-        _q: Rows<'_>,
-        _o: &QueryOptions,
-        _out: &mut [Neighbor],
-        _counts: Option<&mut [u32]>,
-    ) -> Result<()> {
-        Err(TODO)
-    }
-    /// Brute force, same contract.
-    pub fn query_exact(
-        &self,
-        _s: &mut Scratch,
-        _q: Rows<'_>,
-        _o: &QueryOptions,
-        _out: &mut [Neighbor],
-        _counts: Option<&mut [u32]>,
-    ) -> Result<()> {
-        Err(TODO)
-    }
-    /// Bytes that `save` writes.
-    pub fn save_len(&self) -> usize {
-        0
-    }
-    /// Writes the index; returns the bytes written. `Buffer` if too small.
-    pub fn save(&self, _out: &mut [u8]) -> Result<usize> {
-        Err(TODO)
-    }
-    /// Options stored in saved bytes, checked; lets the caller plan and set capacity before loading.
-    pub fn peek(_bytes: &[u8]) -> Result<IndexOptions> {
-        Err(TODO)
-    }
-    /// Rebuilds a saved index in `memory`. `Buffer` for damaged or foreign bytes.
-    pub fn load(_bytes: &[u8], _memory: &Memory) -> Result<Index> {
-        Err(TODO)
+        Err(Error::new(Status::Unsupported, "directions", "fitted directions are not in this version"))
     }
 }

@@ -1,7 +1,17 @@
-//! Prioritized DCI, single- and multi-level: the index.
+//! Prioritized DCI, single- and multi-level (paper, Algorithms 2 and 3): the index.
+//!
+//! `params` options; `index` storage and sizes; `level` and `structure` the levels and how keys enter and leave them;
+//! `search` the candidates of one composite index; `query` whole queries; `scratch` what a query writes; `save` bytes.
+
 mod index;
+mod level;
 mod params;
+mod query;
+mod save;
 mod scratch;
+mod search;
+mod structure;
+
 pub use index::Index;
 pub use params::{Directions, Engine, IndexOptions, MAX_KEYS, MAX_NORM, Metric, Neighbor, QueryOptions};
 pub use scratch::Scratch;

@@ -1,16 +1,172 @@
-//! STUB
+//! What a query writes: one per thread, so that the index itself stays shared and unchanged.
+
 use super::Index;
-use crate::{
-    error::Result,
-    mem::{Memory, Plan},
-};
-/// Query state of one thread, sized for one index at its present capacity.
-pub struct Scratch {}
+use super::level::room;
+use super::params::{Engine, IndexOptions, Neighbor, QueryOptions};
+use crate::error::{Error, Result, Status};
+use crate::list::Cursor;
+use crate::mem::{Buf, Memory, Plan};
+use crate::queue::{Frontier, TopK};
+use crate::seen::Seen;
+
+/// One list entry in the order of the walk: `cursor` is (rank of the cell, simple index, side), see
+/// [`Index::candidates`](super::Index::candidates).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub delta: f32,
+    pub cursor: u32,
+    pub slot: u32,
+}
+
+/// Query state of one thread, sized for one index at its capacity when this was made. Queries allocate nothing.
+///
+/// Thread class: exclusive to one call at a time. Memory: O(capacity x num_simple).
+pub struct Scratch {
+    pub(super) slots: usize,
+    pub(super) lists: usize,
+    /// The query, converted to f32.
+    pub(crate) query: Buf<f32>,
+    /// Its projections.
+    pub(super) proj: Buf<f32>,
+    /// Cells searched at this level, best first.
+    pub(super) view: Buf<u32>,
+    pub(super) frontier: Frontier,
+    pub(super) cursors: Buf<Cursor>,
+    /// Lists that have visited a slot, within one composite.
+    pub(super) hits: Seen,
+    /// Slots already among the candidates of this level.
+    pub(super) picked: Seen,
+    pub(super) entries: Buf<Entry>,
+    /// Candidates and their scores.
+    pub(super) found: Buf<u32>,
+    pub(crate) scores: Buf<f32>,
+    pub(crate) top: TopK,
+    /// Keys a row attends to, of all ranges it sees.
+    pub(crate) chosen: Buf<Neighbor>,
+}
+
+/// Sizes of a scratch.
+struct Shape {
+    slots: usize,
+    lists: usize,
+    dim: usize,
+    /// Cells that can be in view at once.
+    cells: usize,
+    cursors: usize,
+    entries: usize,
+}
+
+impl Shape {
+    /// For an index with these (resolved) options and room for `slots` keys.
+    fn new(o: &IndexOptions, slots: usize) -> Shape {
+        let cells = if o.levels > 1 { room(slots, o.promotion, 1).max(1) } else { 1 };
+        Shape {
+            slots,
+            lists: o.num_simple * o.num_composite,
+            dim: o.dim,
+            cells,
+            cursors: cells.saturating_mul(2 * o.num_simple),
+            entries: slots.saturating_mul(o.num_simple),
+        }
+    }
+
+    fn plan(&self, plan: &mut Plan) {
+        Buf::<f32>::plan(plan, self.dim);
+        Buf::<f32>::plan(plan, self.lists);
+        Buf::<u32>::plan(plan, self.cells);
+        Frontier::plan(plan, self.cursors);
+        Buf::<Cursor>::plan(plan, self.cursors);
+        Seen::plan(plan, self.slots);
+        Seen::plan(plan, self.slots);
+        Buf::<Entry>::plan(plan, self.entries);
+        Buf::<u32>::plan(plan, self.slots);
+        Buf::<f32>::plan(plan, self.slots);
+        TopK::plan(plan, self.slots);
+        Buf::<Neighbor>::plan(plan, self.slots);
+    }
+}
+
 impl Scratch {
     /// Adds the blocks of a scratch for `index` to a plan (without the `Memory` block and the struct itself).
-    pub fn plan(_index: &Index, _plan: &mut Plan) {}
+    pub fn plan(index: &Index, plan: &mut Plan) {
+        Shape::new(index.options(), index.capacity()).plan(plan);
+    }
+
+    /// The same for an index that does not exist yet.
+    ///
+    /// # Errors
+    /// As [`IndexOptions::resolve`].
+    pub fn plan_new(options: &IndexOptions, plan: &mut Plan) -> Result<()> {
+        let o = options.resolve()?;
+        Shape::new(&o, o.capacity).plan(plan);
+        Ok(())
+    }
+
     /// A scratch for `index`.
-    pub fn new_in(_index: &Index, _memory: &Memory) -> Result<Scratch> {
-        Ok(Scratch {})
+    ///
+    /// # Errors
+    /// `NoMemory`, `Budget`.
+    pub fn new_in(index: &Index, memory: &Memory) -> Result<Scratch> {
+        let s = Shape::new(index.options(), index.capacity());
+        Ok(Scratch {
+            slots: s.slots,
+            lists: s.lists,
+            query: Buf::filled(memory, s.dim, 0.0)?,
+            proj: Buf::filled(memory, s.lists, 0.0)?,
+            view: Buf::with_capacity(memory, s.cells)?,
+            frontier: Frontier::with_capacity(memory, s.cursors)?,
+            cursors: Buf::with_capacity(memory, s.cursors)?,
+            hits: Seen::with_capacity(memory, s.slots)?,
+            picked: Seen::with_capacity(memory, s.slots)?,
+            entries: Buf::with_capacity(memory, s.entries)?,
+            found: Buf::with_capacity(memory, s.slots)?,
+            scores: Buf::with_capacity(memory, s.slots)?,
+            top: TopK::with_capacity(memory, s.slots)?,
+            chosen: Buf::with_capacity(memory, s.slots)?,
+        })
+    }
+
+    /// Whether this scratch fits the index as it is now.
+    ///
+    /// # Errors
+    /// `Shape` for another kind of index, `Capacity` when the index has outgrown it.
+    pub(crate) fn check(&self, index: &Index) -> Result<()> {
+        if self.lists != index.lists() || self.query.len() != index.dim() {
+            return Err(Error::new(Status::Shape, "scratch", "was made for an index of another shape"));
+        }
+        if self.slots < index.ids.len() || self.view.capacity() < index.parents_len() {
+            let e = Error::new(Status::Capacity, "scratch", "was made before the index grew");
+            return Err(e.need(index.ids.len(), self.slots));
+        }
+        Ok(())
+    }
+}
+
+/// Budgets of one composite index at one level, in entries and points.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    /// The paper's k0: points to retrieve.
+    pub retrieve: usize,
+    /// The paper's k1: entries to visit.
+    pub visit: usize,
+    /// Points in view, before id limits.
+    pub points: usize,
+    /// Entries of those points: a visit budget of this many is none.
+    pub entries: usize,
+    pub engine: Engine,
+}
+
+impl Budget {
+    /// Budgets for `points` points in view, of which `keep` will be kept.
+    pub fn new(o: &QueryOptions, points: usize, simple: usize, keep: usize) -> Budget {
+        let share = |fraction: f32, of: usize| libm::ceil(f64::from(fraction) * of as f64) as usize;
+        let entries = points.saturating_mul(simple);
+        Budget {
+            retrieve: o.retrieve.max(share(o.retrieve_fraction, points)).max(keep).min(points),
+            visit: o.visit.max(share(o.visit_fraction, entries)).min(entries),
+            points,
+            entries,
+            engine: o.engine,
+        }
     }
 }

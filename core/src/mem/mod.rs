@@ -5,11 +5,13 @@
 //! the caller's back, a refused allocation is an [`Error`], and a [`Plan`] can add up the exact size beforehand.
 
 mod buf;
+mod objects;
 mod plan;
 mod rows;
 mod tensor;
 
 pub use buf::Buf;
+pub use objects::Objects;
 pub use plan::{Layout, Plan};
 pub use rows::{Dtype, Rows, RowsMut};
 pub use tensor::{Tensor, TensorMut};

@@ -190,12 +190,22 @@ impl<'a> Rows<'a> {
     /// # Panics
     /// If `i >= rows` or `out` is shorter than a row.
     pub fn read(&self, i: usize, out: &mut [f32]) {
-        let out = &mut out[..self.cols];
-        match (self.dtype, self.row_f32(i), self.row_bits(i)) {
-            (_, Some(row), _) => out.copy_from_slice(row),
-            (Dtype::F16, _, Some(bits)) => out.iter_mut().zip(bits).for_each(|(o, &b)| *o = f16::from_bits(b).to_f32()),
-            (_, _, bits) => {
-                out.iter_mut().zip(bits.unwrap_or(&[])).for_each(|(o, &b)| *o = bf16::from_bits(b).to_f32());
+        self.read_part(i, 0, &mut out[..self.cols]);
+    }
+
+    /// Elements `begin..begin + out.len()` of row `i` converted to f32.
+    ///
+    /// # Panics
+    /// If they are not all there.
+    pub fn read_part(&self, i: usize, begin: usize, out: &mut [f32]) {
+        if let Some(row) = self.row_f32(i) {
+            out.copy_from_slice(&row[begin..][..out.len()]);
+        } else if let Some(row) = self.row_bits(i) {
+            let row = &row[begin..][..out.len()];
+            let pairs = out.iter_mut().zip(row);
+            match self.dtype {
+                Dtype::F16 => pairs.for_each(|(o, &b)| *o = f16::from_bits(b).to_f32()),
+                _ => pairs.for_each(|(o, &b)| *o = bf16::from_bits(b).to_f32()),
             }
         }
     }
@@ -287,22 +297,38 @@ impl<'a> RowsMut<'a> {
         (self.dtype == Dtype::F32).then(|| unsafe { core::slice::from_raw_parts_mut(p.cast(), self.cols) })
     }
 
+    /// All rows as one slice, if they are packed f32.
+    pub fn as_slice(&mut self) -> Option<&mut [f32]> {
+        if self.dtype != Dtype::F32 || (self.rows > 1 && self.stride != self.cols * 4) {
+            return None;
+        }
+        // SAFETY: the rows are contiguous, aligned and exclusively borrowed; their extent was checked at creation.
+        Some(unsafe { core::slice::from_raw_parts_mut(self.data.cast(), self.rows * self.cols) })
+    }
+
     /// Stores `row[..cols]` as row `i`.
     ///
     /// # Panics
     /// If `i >= rows` or `row` is too short.
     pub fn write(&mut self, i: usize, row: &[f32]) {
-        let (p, cols, row) = (self.row_ptr(i), self.cols, &row[..self.cols]);
-        match self.dtype {
-            // SAFETY: in range, aligned, exclusively borrowed; `row` is another borrow and cannot overlap.
-            Dtype::F32 => unsafe { core::ptr::copy_nonoverlapping(row.as_ptr(), p.cast(), cols) },
-            dtype => {
-                // SAFETY: in range, aligned, exclusively borrowed.
-                let bits = unsafe { core::slice::from_raw_parts_mut(p.cast::<u16>(), cols) };
-                for (b, &x) in bits.iter_mut().zip(row) {
-                    *b = if dtype == Dtype::F16 { f16::from_f32(x).to_bits() } else { bf16::from_f32(x).to_bits() };
-                }
-            }
+        let cols = self.cols;
+        self.write_part(i, 0, &row[..cols]);
+    }
+
+    /// Stores `part` as elements `begin..begin + part.len()` of row `i`.
+    ///
+    /// # Panics
+    /// If they are not all there.
+    pub fn write_part(&mut self, i: usize, begin: usize, part: &[f32]) {
+        let p = self.row_ptr(i);
+        let (cols, dtype) = (self.cols, self.dtype);
+        if let Some(row) = self.row_f32(i) {
+            return row[begin..][..part.len()].copy_from_slice(part);
+        }
+        // SAFETY: in range, aligned, exclusively borrowed.
+        let row = unsafe { core::slice::from_raw_parts_mut(p.cast::<u16>(), cols) };
+        for (b, &x) in row[begin..][..part.len()].iter_mut().zip(part) {
+            *b = if dtype == Dtype::F16 { f16::from_f32(x).to_bits() } else { bf16::from_f32(x).to_bits() };
         }
     }
 }

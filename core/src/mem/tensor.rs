@@ -178,6 +178,16 @@ impl<'a> TensorMut<'a> {
         Ok(TensorMut { data, dims, dtype, life: PhantomData })
     }
 
+    /// Whether the rows of each head follow each other without gaps.
+    pub fn rows_are_packed(&self) -> bool {
+        self.dims.rows <= 1 || self.dims.row_stride == self.dims.cols * self.dtype.size()
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
     /// `[batch, heads, rows, cols]`.
     pub fn shape(&self) -> [usize; 4] {
         [self.dims.batch, self.dims.heads, self.dims.rows, self.dims.cols]

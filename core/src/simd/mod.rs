@@ -1,5 +1,27 @@
-//! STUB: replaced by the vector layer. Same public names.
-use crate::error::Result;
+//! Vectors: which instructions there are, and the kernels written once over them.
+//!
+//! An algorithm is a [`Task`] generic over the vector type; [`Isa::run`] picks the instructions once, at its outer loop,
+//! and everything below is inlined into a function compiled for them. The kernels at [`Isa`] are the small ones that
+//! other modules call directly. None of them allocates.
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+mod detect;
+mod element;
+mod kernels;
+mod math;
+pub(crate) mod online;
+pub(crate) mod rows;
+mod scalar;
+pub(crate) mod tile;
+mod vector;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+pub(crate) use kernels::{exp2_sum, logits, max};
+pub(crate) use vector::Simd;
+
+use crate::error::{Error, Result, Status};
 
 /// Instruction sets, from least to most capable per architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,9 +36,61 @@ pub enum Isa {
     Avx512,
 }
 
+/// Work written once for every instruction set. `run` must be `#[inline(always)]`, and so must what it calls.
+pub(crate) trait Task {
+    /// Result.
+    type Out;
+    /// Does the work.
+    fn run<S: Simd>(self, s: S) -> Self::Out;
+}
+
+#[cfg(target_arch = "x86_64")]
+/// # Safety
+/// The machine has the instructions.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn run_avx2<T: Task>(task: T) -> T::Out {
+    // SAFETY: the caller vouched for it.
+    task.run(unsafe { x86_64::avx2::Avx2::new() })
+}
+
+#[cfg(target_arch = "x86_64")]
+/// # Safety
+/// The machine has the instructions.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn run_avx512<T: Task>(task: T) -> T::Out {
+    // SAFETY: the caller vouched for it.
+    task.run(unsafe { x86_64::avx512::Avx512::new() })
+}
+
+#[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+fn run_neon<T: Task>(task: T) -> T::Out {
+    // SAFETY: the target has NEON.
+    task.run(unsafe { aarch64::neon::Neon::new() })
+}
+
+/// One kernel as a task: `dispatch!(isa, |s, a: &'a [f32]| -> f32 { body })`.
+macro_rules! dispatch {
+    ($isa:expr, |$s:ident, $($arg:ident: $ty:ty),+| -> $out:ty $body:block) => {{
+        struct Kernel<'a> {
+            $($arg: $ty,)+
+            life: core::marker::PhantomData<&'a ()>,
+        }
+        impl Task for Kernel<'_> {
+            type Out = $out;
+            #[inline(always)]
+            fn run<S: Simd>(self, $s: S) -> $out {
+                $(let $arg = self.$arg;)+
+                $body
+            }
+        }
+        $isa.run(Kernel { $($arg,)+ life: core::marker::PhantomData })
+    }};
+}
+
 impl Isa {
     /// All of them.
     pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512];
+
     /// Lower-case name.
     pub fn name(self) -> &'static str {
         match self {
@@ -26,67 +100,174 @@ impl Isa {
             Isa::Avx512 => "avx512",
         }
     }
-    /// Whether this machine has it.
-    pub fn available(self) -> bool {
-        self == Isa::Scalar
+
+    /// Numbers of f32 in one of its vectors.
+    pub fn lanes(self) -> usize {
+        match self {
+            Isa::Scalar => 1,
+            Isa::Neon => 4,
+            Isa::Avx2 => 8,
+            Isa::Avx512 => 16,
+        }
     }
+
+    /// Whether this machine has it (asked once, whatever the limit).
+    pub fn available(self) -> bool {
+        detect::available(self)
+    }
+
     /// The best available one, within the process-wide limit.
     pub fn best() -> Isa {
-        Isa::Scalar
+        let limit = detect::limit().unwrap_or(Isa::Avx512);
+        let mut best = Isa::Scalar;
+        for isa in Isa::ALL {
+            if isa <= limit && isa.available() {
+                best = isa;
+            }
+        }
+        best
     }
-    /// Process-wide upper limit for [`Isa::best`]; `None` lifts it. Refused when not available.
-    pub fn limit(_max: Option<Isa>) -> Result<()> {
+
+    /// Process-wide upper limit for [`Isa::best`], for tests and comparisons; `None` lifts it.
+    ///
+    /// # Errors
+    /// `Unsupported` when this machine does not have it; the limit stays as it was.
+    pub fn limit(max: Option<Isa>) -> Result<()> {
+        if let Some(isa) = max.filter(|i| !i.available()) {
+            return Err(Error::new(Status::Unsupported, "isa", isa.name()));
+        }
+        detect::set_limit(max);
         Ok(())
     }
+
+    /// Runs a task with these instructions.
+    ///
+    /// # Panics
+    /// If this machine does not have them.
+    #[inline]
+    pub(crate) fn run<T: Task>(self, task: T) -> T::Out {
+        assert!(self.available(), "instruction set is not available");
+        match self {
+            // SAFETY: available.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { run_avx512(task) },
+            // SAFETY: available.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { run_avx2(task) },
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+            Isa::Neon => run_neon(task),
+            _ => task.run(scalar::Scalar),
+        }
+    }
+
     /// Inner product.
+    ///
+    /// # Panics
+    /// If the lengths differ.
     pub fn dot(self, a: &[f32], b: &[f32]) -> f32 {
-        a.iter().zip(b).map(|(x, y)| x * y).sum()
+        dispatch!(self, |s, a: &'a [f32], b: &'a [f32]| -> f32 { kernels::dot(s, a, b) })
     }
+
     /// Squared Euclidean distance.
+    ///
+    /// # Panics
+    /// If the lengths differ.
     pub fn sq_dist(self, a: &[f32], b: &[f32]) -> f32 {
-        a.iter().zip(b).map(|(x, y)| (x - y) * (x - y)).sum()
+        dispatch!(self, |s, a: &'a [f32], b: &'a [f32]| -> f32 { kernels::sq_dist(s, a, b) })
     }
-    /// `out[i] = <rows[i*stride..][..q.len()], q>` for `i < out.len()`.
+
+    /// `out[i] = <rows[i * stride..][..q.len()], q>` for `i < out.len()`.
+    ///
+    /// # Panics
+    /// If a row ends outside `rows`.
     pub fn dots(self, rows: &[f32], stride: usize, q: &[f32], out: &mut [f32]) {
-        for (i, o) in out.iter_mut().enumerate() {
-            *o = self.dot(&rows[i * stride..][..q.len()], q);
-        }
+        dispatch!(self, |s, rows: &'a [f32], stride: usize, q: &'a [f32], out: &'a mut [f32]| -> () {
+            kernels::dots(s, rows, stride, q, out)
+        })
     }
-    /// `out[i] = <rows[at[i]*stride..][..q.len()], q>`.
+
+    /// `out[i] = <rows[at[i] * stride..][..q.len()], q>`.
+    ///
+    /// # Panics
+    /// If a row ends outside `rows`, or `at` and `out` differ in length.
     pub fn dots_at(self, rows: &[f32], stride: usize, at: &[u32], q: &[f32], out: &mut [f32]) {
-        for (o, &i) in out.iter_mut().zip(at) {
-            *o = self.dot(&rows[i as usize * stride..][..q.len()], q);
-        }
+        dispatch!(self, |s, rows: &'a [f32], stride: usize, at: &'a [u32], q: &'a [f32], out: &'a mut [f32]| -> () {
+            kernels::dots_at(s, rows, stride, at, q, out)
+        })
     }
-    /// `out[i] = |rows[at[i]*stride..][..q.len()] - q|^2`.
+
+    /// `out[i] = |rows[at[i] * stride..][..q.len()] - q|^2`.
+    ///
+    /// # Panics
+    /// If a row ends outside `rows`, or `at` and `out` differ in length.
     pub fn sq_dists_at(self, rows: &[f32], stride: usize, at: &[u32], q: &[f32], out: &mut [f32]) {
-        for (o, &i) in out.iter_mut().zip(at) {
-            *o = self.sq_dist(&rows[i as usize * stride..][..q.len()], q);
-        }
+        dispatch!(self, |s, rows: &'a [f32], stride: usize, at: &'a [u32], q: &'a [f32], out: &'a mut [f32]| -> () {
+            kernels::sq_dists_at(s, rows, stride, at, q, out)
+        })
     }
+
     /// `y += a * x`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
     pub fn axpy(self, a: f32, x: &[f32], y: &mut [f32]) {
-        y.iter_mut().zip(x).for_each(|(y, x)| *y += a * x);
+        dispatch!(self, |s, a: f32, x: &'a [f32], y: &'a mut [f32]| -> () { kernels::axpy(s, a, x, y) })
     }
+
     /// `x *= a`.
     pub fn scale(self, a: f32, x: &mut [f32]) {
-        x.iter_mut().for_each(|x| *x *= a);
+        dispatch!(self, |s, a: f32, x: &'a mut [f32]| -> () { kernels::scale(s, a, x) })
     }
-    /// Largest element, -inf for none.
+
+    /// Largest element, -inf for none. No element may be NaN.
     pub fn max(self, x: &[f32]) -> f32 {
-        x.iter().fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m })
+        dispatch!(self, |s, x: &'a [f32]| -> f32 { kernels::max(s, x) })
     }
-    /// `x[i] = exp(x[i] - m)`, returning the sum. `x[i] = -inf` gives 0.
+
+    /// `x[i] = exp(x[i] - m)`, returning the sum; relative error as [`Isa::exp`]. `x[i] = -inf` gives 0, also where `m` is
+    /// -inf too. `x[i] - m` is at most 88.
     pub fn exp_sum(self, x: &mut [f32], m: f32) -> f32 {
-        x.iter_mut()
-            .map(|x| {
-                *x = libm::expf(*x - m);
-                *x
-            })
-            .sum()
+        dispatch!(self, |s, x: &'a mut [f32], m: f32| -> f32 { kernels::exp_sum(s, x, m) })
     }
+
+    /// `x[i] = exp(x[i])`: relative error at most 5e-7 on [-87, 88]; 0 below -87.4; above 88 as for 88.
+    pub fn exp(self, x: &mut [f32]) {
+        dispatch!(self, |s, x: &'a mut [f32]| -> () { kernels::exp(s, x) })
+    }
+
+    /// `x[i] = tanh(x[i])`: relative error at most 1e-6.
+    pub fn tanh(self, x: &mut [f32]) {
+        dispatch!(self, |s, x: &'a mut [f32]| -> () { kernels::tanh(s, x) })
+    }
+
     /// Sum of squares.
     pub fn norm2(self, x: &[f32]) -> f32 {
-        x.iter().map(|x| x * x).sum()
+        self.dot(x, x)
+    }
+
+    /// IEEE half floats, as bits, to f32.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn convert_f16(self, bits: &[u16], out: &mut [f32]) {
+        dispatch!(self, |s, bits: &'a [u16], out: &'a mut [f32]| -> () {
+            rows::convert::<element::F16, S>(s, bits, out)
+        })
+    }
+
+    /// bfloat16, as bits, to f32.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn convert_bf16(self, bits: &[u16], out: &mut [f32]) {
+        dispatch!(self, |s, bits: &'a [u16], out: &'a mut [f32]| -> () {
+            rows::convert::<element::Bf16, S>(s, bits, out)
+        })
+    }
+
+    /// Probe of the core's peak: `rounds` times 12 independent fused multiply-adds of [`Isa::lanes`] numbers, two
+    /// operations each. The result only keeps the work alive.
+    pub fn fma_chains(self, rounds: u64) -> f32 {
+        dispatch!(self, |s, rounds: u64| -> f32 { kernels::fma_chains(s, rounds) })
     }
 }

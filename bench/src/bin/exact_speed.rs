@@ -1,0 +1,117 @@
+//! Speed of exact attention on one thread, beside the FMA peak of the core measured in the same run.
+//!
+//! `exact_speed [rows]...` (default 2048 8192). GFLOP/s count two products of `2 d` operations per visible pair; the
+//! share is of the peak of the same instruction set.
+//! Times are means of about a second each, without what other processes took where the system tells.
+
+use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend};
+use iceformer_core::attention::{Mask, Masking};
+use iceformer_core::mem::{Memory, Rows, RowsMut};
+use iceformer_core::simd::Isa;
+use std::time::Instant;
+
+/// Seconds this thread has been on a core, where the system tells (on a busy machine others take turns on it), else of
+/// the clock.
+fn now(start: Instant) -> f64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    match stat.and_then(|s| s.split(' ').next()?.parse::<f64>().ok()) {
+        Some(ns) => ns * 1e-9,
+        None => start.elapsed().as_secs_f64(),
+    }
+}
+
+/// GFLOP/s of the FMA probe.
+fn peak(isa: Isa) -> f64 {
+    let start = Instant::now();
+    let rounds = 30_000_000 / isa.lanes() as u64;
+    let flops = rounds as f64 * 12.0 * 2.0 * isa.lanes() as f64;
+    (0..3).fold(0.0, |best: f64, _| {
+        let t = now(start);
+        for _ in 0..20 {
+            std::hint::black_box(isa.fma_chains(rounds));
+        }
+        best.max(20.0 * flops / (now(start) - t) / 1e9)
+    })
+}
+
+/// Deterministic numbers, about normal.
+fn noise(n: usize, seed: u64) -> Vec<f32> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..n)
+        .map(|_| {
+            (0..4).fold(0.0f32, |sum, _| {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                sum + (x >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+            }) * 1.7
+        })
+        .collect()
+}
+
+fn seconds(isa: Isa, n: usize, d: usize, causal: bool) -> (f64, u64) {
+    let (q, k, v) = (noise(n * d, 1), noise(n * d, 2), noise(n * d, 3));
+    let mut out = vec![0.0f32; n * d];
+    let mask = if causal { Mask::Causal { q_pos0: 0 } } else { Mask::None };
+    let masking = Masking::new(mask, 0, 0, [1, 1, n, n], true).expect("mask");
+    let head = Head {
+        q: Rows::new(&q, d).expect("q"),
+        k: Rows::new(&k, d).expect("k"),
+        v: Rows::new(&v, d).expect("v"),
+        masking: &masking,
+        batch: 0,
+        head: 0,
+        scale: 1.0 / (d as f32).sqrt(),
+        softcap: 0.0,
+        shared_qk: false,
+    };
+    let memory = Memory::system(0).expect("memory");
+    let mut work = Work::new_in(&memory, d, d).expect("work");
+    let mut pairs = 0;
+    let start = Instant::now();
+    let mut begin = 0.0;
+    for round in 0.. {
+        if round == 1 {
+            // The first round warms up.
+            begin = now(start);
+        }
+        pairs = 0;
+        for (i, out) in out.chunks_mut(ROW_BLOCK * d).enumerate() {
+            let rows = out.len() / d;
+            let mut out = RowsMut::new(out, d).expect("out");
+            pairs += attend(isa, &head, i * ROW_BLOCK, rows, &mut out, None, &mut work);
+        }
+        let t = now(start) - begin;
+        if round >= 2 && t > 0.6 {
+            return (t / f64::from(round), pairs);
+        }
+    }
+    unreachable!()
+}
+
+fn main() {
+    let mut sizes: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
+    if sizes.is_empty() {
+        sizes = vec![2048, 8192];
+    }
+    println!("| isa | rows | d | causal | ms | GFLOP/s | peak | share |");
+    println!("|---|---|---|---|---|---|---|---|");
+    for isa in Isa::ALL.into_iter().filter(|i| i.available() && *i != Isa::Scalar) {
+        for &n in &sizes {
+            for d in [64, 128] {
+                for causal in [false, true] {
+                    let top = peak(isa);
+                    let (t, pairs) = seconds(isa, n, d, causal);
+                    let rate = pairs as f64 * 4.0 * d as f64 / t / 1e9;
+                    let top = top.max(peak(isa));
+                    println!(
+                        "| {} | {n} | {d} | {causal} | {:.2} | {rate:.1} | {top:.1} | {:.1} % |",
+                        isa.name(),
+                        t * 1e3,
+                        rate / top * 100.0
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Keys and values of one KV head, in token order, with their index in top-k mode.
+
+use super::SessionOptions;
+use super::head_topk::index_options;
+use crate::dci::Index;
+use crate::error::{Error, Result, Status, reserved};
+use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
+use half::{bf16, f16};
+
+/// Rows in their storage type.
+enum Store {
+    F32(Buf<f32>),
+    F16(Buf<f16>),
+    Bf16(Buf<bf16>),
+}
+
+impl Store {
+    fn plan(plan: &mut Plan, dtype: Dtype, n: usize) {
+        match dtype {
+            Dtype::F32 => Buf::<f32>::plan(plan, n),
+            Dtype::F16 | Dtype::Bf16 => Buf::<u16>::plan(plan, n),
+        }
+    }
+
+    fn new(memory: &Memory, dtype: Dtype, n: usize) -> Result<Self> {
+        Ok(match dtype {
+            Dtype::F32 => Store::F32(Buf::with_capacity(memory, n)?),
+            Dtype::F16 => Store::F16(Buf::with_capacity(memory, n)?),
+            Dtype::Bf16 => Store::Bf16(Buf::with_capacity(memory, n)?),
+        })
+    }
+
+    /// Appends one row; `false` when a finite number does not fit the storage type (the row is then not complete).
+    fn push_row(&mut self, row: &[f32]) -> bool {
+        let mut fits = true;
+        for &x in row {
+            match self {
+                Store::F32(b) => reserved(b.push(x)),
+                Store::F16(b) => {
+                    let h = f16::from_f32(x);
+                    fits &= h.is_finite() || !x.is_finite();
+                    reserved(b.push(h));
+                }
+                Store::Bf16(b) => {
+                    let h = bf16::from_f32(x);
+                    fits &= h.is_finite() || !x.is_finite();
+                    reserved(b.push(h));
+                }
+            }
+        }
+        fits
+    }
+
+    fn truncate(&mut self, n: usize) {
+        match self {
+            Store::F32(b) => b.truncate(n),
+            Store::F16(b) => b.truncate(n),
+            Store::Bf16(b) => b.truncate(n),
+        }
+    }
+
+    /// Removes elements `begin..end`, moving what follows down.
+    fn drain(&mut self, begin: usize, end: usize) {
+        fn drain<T: Copy>(b: &mut Buf<T>, begin: usize, end: usize) {
+            let len = b.len();
+            b.copy_within(end..len, begin);
+            b.truncate(len - (end - begin));
+        }
+        match self {
+            Store::F32(b) => drain(b, begin, end),
+            Store::F16(b) => drain(b, begin, end),
+            Store::Bf16(b) => drain(b, begin, end),
+        }
+    }
+
+    fn rows(&self, n: usize, cols: usize) -> Rows<'_> {
+        match self {
+            Store::F32(b) => Rows::new(&b[..n * cols], cols),
+            Store::F16(b) => Rows::f16(&b[..n * cols], cols),
+            Store::Bf16(b) => Rows::bf16(&b[..n * cols], cols),
+        }
+        .unwrap_or_else(|_| unreachable!("whole rows are stored"))
+    }
+}
+
+/// Keys and values of one KV head; disjoint heads of a session may be appended to by different threads.
+pub struct HeadCache {
+    dim_k: usize,
+    dim_v: usize,
+    capacity: usize,
+    trusted: bool,
+    keys: Store,
+    values: Store,
+    /// Token t has id t.
+    index: Option<Index>,
+    published: usize,
+    pending: usize,
+    failed: Option<Error>,
+    /// One row in f32.
+    row: Buf<f32>,
+}
+
+impl HeadCache {
+    pub(super) fn plan(plan: &mut Plan, o: &SessionOptions) -> Result<()> {
+        Store::plan(plan, o.kv_dtype, o.capacity.saturating_mul(o.dim_k));
+        Store::plan(plan, o.kv_dtype, o.capacity.saturating_mul(o.dim_v));
+        Buf::<f32>::plan(plan, o.dim_k.max(o.dim_v));
+        if o.has_index() {
+            Index::plan(&index_options(&o.attention, o.dim_k, o.capacity), plan)?;
+        }
+        Ok(())
+    }
+
+    /// `options` are resolved.
+    pub(super) fn new_in(o: &SessionOptions, memory: &Memory) -> Result<Self> {
+        let index = match o.has_index() {
+            true => Some(Index::new_in(&index_options(&o.attention, o.dim_k, o.capacity), memory)?),
+            false => None,
+        };
+        Ok(HeadCache {
+            dim_k: o.dim_k,
+            dim_v: o.dim_v,
+            capacity: o.capacity,
+            trusted: o.attention.trusted,
+            keys: Store::new(memory, o.kv_dtype, o.capacity.saturating_mul(o.dim_k))?,
+            values: Store::new(memory, o.kv_dtype, o.capacity.saturating_mul(o.dim_v))?,
+            index,
+            published: 0,
+            pending: 0,
+            failed: None,
+            row: Buf::filled(memory, o.dim_k.max(o.dim_v), 0.0)?,
+        })
+    }
+
+    /// Appends `n` rows `k [n, dim_k]`, `v [n, dim_v]` of any element type, unpublished until
+    /// [`Session::commit`](super::Session::commit). All or nothing; a failure is remembered, so that the commit takes back
+    /// the other heads too. Never allocates.
+    ///
+    /// # Errors
+    /// `Shape`, `NotFinite` with the row (also for numbers beyond the storage type's range), `Capacity`.
+    pub fn append(&mut self, k: Rows<'_>, v: Rows<'_>) -> Result<()> {
+        let result = self.try_append(k, v);
+        if let Err(e) = result {
+            self.failed.get_or_insert(e);
+        }
+        result
+    }
+
+    fn try_append(&mut self, k: Rows<'_>, v: Rows<'_>) -> Result<()> {
+        let shape = |field, reason, need: usize, have: usize| {
+            if need == have { Ok(()) } else { Err(Error::new(Status::Shape, field, reason).need(need, have)) }
+        };
+        shape("k", "row size is not dim_k", self.dim_k, k.cols())?;
+        shape("v", "row size is not dim_v", self.dim_v, v.cols())?;
+        shape("v", "rows differ from k's", k.rows(), v.rows())?;
+        let (n, from) = (k.rows(), self.published + self.pending);
+        if n > self.capacity - from {
+            return Err(Error::new(Status::Capacity, "capacity", "the session is full").need(from + n, self.capacity));
+        }
+        if !self.trusted {
+            for (field, rows) in [("k", &k), ("v", &v)] {
+                if let Some(row) = rows.first_not_finite() {
+                    return Err(Error::new(Status::NotFinite, field, "holds NaN or infinity").row(row));
+                }
+            }
+        }
+        let result = self.store(k, v, from);
+        match result {
+            Ok(()) => self.pending += n,
+            Err(_) => self.cut(from),
+        }
+        result
+    }
+
+    fn store(&mut self, k: Rows<'_>, v: Rows<'_>, from: usize) -> Result<()> {
+        for i in 0..k.rows() {
+            let read = |value: bool, out: &mut [f32]| if value { v.read(i, out) } else { k.read(i, out) };
+            self.push_token(from + i, read).map_err(|e| e.row(i))?;
+        }
+        Ok(())
+    }
+
+    /// Appends one token at position `at`; `read(is_value, row)` fills its key and its value.
+    fn push_token(&mut self, at: usize, mut read: impl FnMut(bool, &mut [f32])) -> Result<()> {
+        let too_large = |field| Err(Error::new(Status::NotFinite, field, "a number does not fit the storage type"));
+        read(false, &mut self.row[..self.dim_k]);
+        if !self.keys.push_row(&self.row[..self.dim_k]) {
+            return too_large("k");
+        }
+        read(true, &mut self.row[..self.dim_v]);
+        if !self.values.push_row(&self.row[..self.dim_v]) {
+            return too_large("v");
+        }
+        if let Some(index) = &mut self.index {
+            // The stored key, rounded, so that both ways of attending see the same numbers.
+            let stored = self.keys.rows(at + 1, self.dim_k).slice(at, 1);
+            index.insert(stored, Some(&[at as u64])).map_err(|e| Error { field: "k", ..e })?;
+        }
+        Ok(())
+    }
+
+    /// Appends `n` tokens of a saved head, unpublished; `false` when a number in them is not finite.
+    pub(super) fn restore(&mut self, n: usize, mut read: impl FnMut(bool, &mut [f32])) -> Result<bool> {
+        let mut finite = true;
+        for at in 0..n {
+            self.push_token(at, |value, out| {
+                read(value, out);
+                finite &= out.iter().all(|x| x.is_finite());
+                if !finite {
+                    out.fill(0.0);
+                }
+            })?;
+            self.pending += 1;
+        }
+        Ok(finite)
+    }
+
+    /// Drops everything from token `len` on.
+    fn cut(&mut self, len: usize) {
+        self.keys.truncate(len * self.dim_k);
+        self.values.truncate(len * self.dim_v);
+        if let Some(index) = &mut self.index {
+            let end = index.next_id();
+            for id in len as u64..end {
+                index.remove_present(&[id]);
+            }
+        }
+    }
+
+    pub(super) fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Takes back what was not published; returns the failure, if there was one.
+    pub(super) fn roll_back(&mut self) -> Option<Error> {
+        self.cut(self.published);
+        self.pending = 0;
+        self.failed.take()
+    }
+
+    pub(super) fn failed(&self) -> Option<Error> {
+        self.failed
+    }
+
+    pub(super) fn publish(&mut self) {
+        self.published += self.pending;
+        self.pending = 0;
+    }
+
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.cut(len);
+        self.published = len;
+    }
+
+    /// Removes tokens `begin..end`; later ones move down and are indexed under their new numbers.
+    pub(super) fn remove_range(&mut self, begin: usize, end: usize) {
+        self.keys.drain(begin * self.dim_k, end * self.dim_k);
+        self.values.drain(begin * self.dim_v, end * self.dim_v);
+        let left = self.published - (end - begin);
+        if let Some(index) = &mut self.index {
+            for id in begin as u64..self.published as u64 {
+                index.remove_present(&[id]);
+            }
+            let keys = self.keys.rows(left, self.dim_k);
+            for id in begin..left {
+                reserved(index.insert(keys.slice(id, 1), Some(&[id as u64])));
+            }
+        }
+        self.published = left;
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.keys.truncate(0);
+        self.values.truncate(0);
+        self.published = 0;
+        self.pending = 0;
+        self.failed = None;
+        if let Some(index) = &mut self.index {
+            index.clear();
+        }
+    }
+
+    pub(super) fn keys(&self) -> Rows<'_> {
+        self.keys.rows(self.published, self.dim_k)
+    }
+
+    pub(super) fn values(&self) -> Rows<'_> {
+        self.values.rows(self.published, self.dim_v)
+    }
+
+    pub(super) fn index(&self) -> Option<&Index> {
+        self.index.as_ref()
+    }
+}

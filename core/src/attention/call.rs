@@ -1,0 +1,175 @@
+//! The one-call form: plan, check, run, on one thread or several.
+
+use super::problem::{AttentionStats, Checked, Problem};
+use super::{Mode, clock, exact, head_topk};
+use crate::error::{Error, Result, Status};
+use crate::mem::{Layout, Memory, Plan};
+
+/// Work memory of one part.
+enum Work {
+    Exact(exact::Work),
+    TopK(head_topk::Work),
+}
+
+impl Work {
+    fn plan(checked: &Checked<'_>, plan: &mut Plan) -> Result<()> {
+        match checked.mode {
+            Mode::TopK => head_topk::Work::plan(plan, &checked.options, checked.dim_k, checked.rows_kv),
+            _ => {
+                exact::plan(plan, checked.dim_k, checked.dim_v);
+                Ok(())
+            }
+        }
+    }
+
+    fn new_in(checked: &Checked<'_>, memory: &Memory) -> Result<Self> {
+        Ok(match checked.mode {
+            Mode::TopK => {
+                Work::TopK(head_topk::Work::new_in(memory, &checked.options, checked.dim_k, checked.rows_kv)?)
+            }
+            _ => Work::Exact(exact::Work::new_in(memory, checked.dim_k, checked.dim_v)?),
+        })
+    }
+}
+
+/// Independent pieces of a problem: (batch, KV head) for top-k, (batch, query head, row block) for exact. Which part takes
+/// a piece never changes what is computed in it.
+fn pieces(checked: &Checked<'_>) -> usize {
+    match checked.mode {
+        Mode::TopK => checked.batch * checked.heads_kv,
+        _ => checked.batch * checked.heads_q * checked.rows_q.div_ceil(exact::ROW_BLOCK),
+    }
+}
+
+/// Part `ith` of `nth`: every `nth`-th piece, so that causal problems balance.
+fn run_part(
+    problem: &Problem<'_>,
+    checked: &Checked<'_>,
+    work: &mut Work,
+    ith: usize,
+    nth: usize,
+) -> Result<AttentionStats> {
+    let o = &checked.options;
+    let isa = o.isa.unwrap_or_else(crate::simd::Isa::best);
+    let mut stats = AttentionStats::new(checked.mode, checked.reason);
+    for piece in (ith..pieces(checked)).step_by(nth) {
+        match work {
+            Work::TopK(work) => {
+                work.run(problem, checked, piece / checked.heads_kv, piece % checked.heads_kv, &mut stats)?;
+            }
+            Work::Exact(work) => {
+                let start = clock::now();
+                let blocks = checked.rows_q.div_ceil(exact::ROW_BLOCK);
+                // The last blocks of a causal head are the longest: hand them out first.
+                let block = blocks - 1 - piece % blocks;
+                let (batch, head) = (piece / blocks / checked.heads_q, piece / blocks % checked.heads_q);
+                let head_kv = head / (checked.heads_q / checked.heads_kv);
+                let q = problem.q.head(batch, head);
+                let spec = exact::Head {
+                    q,
+                    k: if o.shared_qk { q } else { problem.k.head(batch, head_kv) },
+                    v: problem.v.head(batch, head_kv),
+                    masking: &checked.masking,
+                    batch,
+                    head,
+                    scale: o.scale,
+                    softcap: o.softcap,
+                    shared_qk: o.shared_qk,
+                };
+                let begin = block * exact::ROW_BLOCK;
+                let n = (checked.rows_q - begin).min(exact::ROW_BLOCK);
+                let mut out = problem.out.rows(batch, head, begin, n);
+                let mut lse = problem.lse.as_ref().map(|t| t.rows(batch, head, begin, n));
+                let pairs =
+                    exact::attend(isa, &spec, begin, n, &mut out, lse.as_mut().and_then(|r| r.as_slice()), work);
+                stats.pairs += pairs;
+                stats.pairs_dense += pairs;
+                stats.attend_seconds += clock::since(start);
+            }
+        }
+    }
+    Ok(stats)
+}
+
+/// Bytes of work memory that [`attention`] takes, the `Memory` block included. O(rows_kv x dim_k) per thread in top-k
+/// mode, independent of the rows in exact mode; never rows_q x rows_kv.
+///
+/// # Errors
+/// As [`attention`].
+pub fn required(problem: &Problem<'_>) -> Result<Layout> {
+    let checked = problem.check()?;
+    let mut part = Plan::new();
+    Work::plan(&checked, &mut part)?;
+    let mut plan = Plan::new();
+    Memory::plan(&mut plan);
+    plan.add_plan(&part, parts(&checked));
+    plan.finish()
+}
+
+/// Threads worth using.
+fn parts(checked: &Checked<'_>) -> usize {
+    checked.options.num_threads.min(pieces(checked)).max(1)
+}
+
+/// Computes a whole problem. Work memory comes from `work`, all of it before the first row; `num_threads` above 1 needs
+/// feature `std` and starts that many scoped threads less one.
+///
+/// The result's bits do not depend on the number of threads.
+///
+/// # Errors
+/// `Shape`, `Argument`, `NotFinite` (with the row within its head), `Unsupported`, before anything is written; `NoMemory`,
+/// `Budget`.
+pub fn attention(problem: &Problem<'_>, work: &Memory) -> Result<AttentionStats> {
+    let checked = problem.check()?;
+    let parts = parts(&checked);
+    if parts == 1 {
+        return run_part(problem, &checked, &mut Work::new_in(&checked, work)?, 0, 1);
+    }
+    run_threads(problem, &checked, work, parts)
+}
+
+#[cfg(not(feature = "std"))]
+fn run_threads(_: &Problem<'_>, _: &Checked<'_>, _: &Memory, parts: usize) -> Result<AttentionStats> {
+    Err(Error::new(Status::Unsupported, "num_threads", "threads need the std feature").value(parts as u64))
+}
+
+#[cfg(feature = "std")]
+fn run_threads(problem: &Problem<'_>, checked: &Checked<'_>, memory: &Memory, parts: usize) -> Result<AttentionStats> {
+    let mut works = std::vec::Vec::new();
+    works.try_reserve_exact(parts).map_err(|_| Error::new(Status::NoMemory, "num_threads", "returned no memory"))?;
+    for _ in 0..parts {
+        works.push(Work::new_in(checked, memory)?);
+    }
+    let mut results = std::vec::Vec::new();
+    results
+        .try_reserve_exact(parts + 1)
+        .map_err(|_| Error::new(Status::NoMemory, "num_threads", "returned no memory"))?;
+    std::thread::scope(|scope| {
+        let mut handles = std::vec::Vec::with_capacity(parts);
+        let mut own = None;
+        for (ith, work) in works.iter_mut().enumerate() {
+            if ith + 1 == parts {
+                own = Some(run_part(problem, checked, work, ith, parts));
+                break;
+            }
+            let run = move || run_part(problem, checked, work, ith, parts);
+            match std::thread::Builder::new().spawn_scoped(scope, run) {
+                Ok(handle) => handles.push(handle),
+                Err(_) => {
+                    results.push(Err(Error::new(Status::NoMemory, "num_threads", "a thread could not be started")));
+                    break;
+                }
+            }
+        }
+        results.extend(own);
+        for handle in handles {
+            let panicked = Error::new(Status::Internal, "num_threads", "a thread panicked");
+            results.push(handle.join().unwrap_or(Err(panicked)));
+        }
+    });
+    let mut stats = AttentionStats::new(checked.mode, checked.reason);
+    for result in results {
+        stats.add(&result?);
+    }
+    Ok(stats)
+}

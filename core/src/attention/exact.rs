@@ -1,0 +1,635 @@
+//! Exact attention: tiles of queries x keys, online softmax, tiles of weights x values.
+//!
+//! Queries of a row block are transposed once; keys and values are read in place wherever they are f32 with a benign
+//! stride, else converted block by block. Blocks of keys start at multiples of a size that depends on the dimensions only,
+//! so a row's bits depend neither on its neighbours nor on threads.
+
+use super::mask::{Masking, Visible};
+use crate::error::Result;
+use crate::mem::{Buf, Dtype, Memory, Plan, Rows, RowsMut};
+use crate::simd::online::{self, Limits, State};
+use crate::simd::tile::{self, KEYS, PANEL, ROWS, Span};
+use crate::simd::{self, Isa, Simd, Task, rows};
+
+/// Query rows worth handing to one [`attend`] call: what keys and values in the second-level cache are reused for. Cut
+/// problems at multiples of it.
+pub const ROW_BLOCK: usize = 4 * PANEL;
+
+/// Up to so many rows are attended one by one: memory traffic decides then.
+const FEW: usize = 4;
+
+/// A row's logit for itself under `shared_qk`: below every real one, so that it counts only when it is alone, and above
+/// -inf.
+const SELF: f32 = -1e30;
+
+/// One (batch, query head) of an exact attention problem.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// Queries `[rows_q, dim_k]`.
+    pub q: Rows<'a>,
+    /// Keys `[rows_kv, dim_k]`; not read under `shared_qk`.
+    pub k: Rows<'a>,
+    /// Values `[rows_kv, dim_v]`.
+    pub v: Rows<'a>,
+    /// Mask, window, sinks.
+    pub masking: &'a Masking<'a>,
+    /// Batch, for the mask.
+    pub batch: usize,
+    /// Query head, for the mask.
+    pub head: usize,
+    /// Softmax scale.
+    pub scale: f32,
+    /// Logits become `softcap * tanh(logit / softcap)`; 0 = off.
+    pub softcap: f32,
+    /// Keys are the queries scaled to unit norm; a row sees itself only when it sees nothing else.
+    pub shared_qk: bool,
+}
+
+/// Sizes of the work memory.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    /// Keys of a block.
+    block: usize,
+    /// Elements from key to key in the converted block.
+    key_stride: usize,
+    /// Elements from value to value in the converted block, and from row to row of the sums.
+    value_stride: usize,
+    /// Key dimension.
+    dim_k: usize,
+}
+
+impl Sizes {
+    fn new(dim_k: usize, dim_v: usize) -> Sizes {
+        // Keys and values of a block take 128 KiB where the dimensions allow it.
+        let block = (32768 / (dim_k + dim_v).max(1)).clamp(32, 256) & !(KEYS - 1);
+        // Rows a multiple of a page apart would fall on the same few cache lines.
+        let pad = |n: usize| if n.is_multiple_of(1024) { n + 16 } else { n };
+        Sizes { block, key_stride: pad(dim_k), value_stride: pad(dim_v.next_multiple_of(16)), dim_k }
+    }
+
+    /// Elements of `q, k, v, scores, sums, state, row`.
+    fn lens(&self) -> [usize; 7] {
+        [
+            ROW_BLOCK * self.dim_k,
+            self.block * self.key_stride,
+            self.block * self.value_stride,
+            self.block * PANEL,
+            ROW_BLOCK * self.value_stride,
+            2 * ROW_BLOCK,
+            self.key_stride.max(self.value_stride),
+        ]
+    }
+}
+
+/// Adds the work memory of one part to a plan: exactly what [`Work::new_in`] takes.
+pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize) {
+    for n in Sizes::new(dim_k, dim_v).lens() {
+        Buf::<f32>::plan(plan, n);
+    }
+    Buf::<Visible>::plan(plan, ROW_BLOCK);
+    Buf::<Span>::plan(plan, ROW_BLOCK);
+}
+
+/// Work memory of one part: one per thread, used for any number of heads of the same dimensions.
+#[derive(Debug)]
+pub struct Work {
+    sizes: Sizes,
+    /// Queries `[panel][dim_k][PANEL]`.
+    q: Buf<f32>,
+    k: Buf<f32>,
+    v: Buf<f32>,
+    scores: Buf<f32>,
+    sums: Buf<f32>,
+    /// Maxima, then sums of the weights.
+    state: Buf<f32>,
+    row: Buf<f32>,
+    seen: Buf<Visible>,
+    spans: Buf<Span>,
+}
+
+impl Work {
+    /// Allocates everything that [`attend`] uses for these dimensions.
+    ///
+    /// # Errors
+    /// `NoMemory`, `Budget`.
+    pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize) -> Result<Work> {
+        let sizes = Sizes::new(dim_k, dim_v);
+        let [q, k, v, scores, sums, state, row] = sizes.lens();
+        Ok(Work {
+            sizes,
+            q: Buf::filled(memory, q, 0.0)?,
+            k: Buf::filled(memory, k, 0.0)?,
+            v: Buf::filled(memory, v, 0.0)?,
+            scores: Buf::filled(memory, scores, 0.0)?,
+            sums: Buf::filled(memory, sums, 0.0)?,
+            state: Buf::filled(memory, state, 0.0)?,
+            row: Buf::filled(memory, row, 0.0)?,
+            seen: Buf::filled(memory, ROW_BLOCK, Visible { sinks: 0, begin: 0, end: 0 })?,
+            spans: Buf::filled(memory, ROW_BLOCK, Span::default())?,
+        })
+    }
+}
+
+/// Attends rows `begin..begin + n` of the head's queries: outputs into rows `0..n` of `out`, natural log-sum-exps of the
+/// logits into `lse[..n]`. A row that sees nothing gives zeros and -inf. Returns the number of query-key pairs visible by
+/// position and padding. Never allocates.
+///
+/// # Panics
+/// If the shapes of head, output and work memory do not fit together.
+pub fn attend(
+    isa: Isa,
+    head: &Head<'_>,
+    begin: usize,
+    n: usize,
+    out: &mut RowsMut<'_>,
+    lse: Option<&mut [f32]>,
+    work: &mut Work,
+) -> u64 {
+    let keys = if head.shared_qk { head.q } else { head.k };
+    assert!(begin <= head.q.rows() && n <= head.q.rows() - begin && n <= out.rows());
+    assert!(keys.cols() == head.q.cols() && keys.rows() == head.v.rows() && out.cols() == head.v.cols());
+    let sizes = Sizes::new(head.q.cols(), head.v.cols());
+    assert!(sizes.lens() == work.sizes.lens() && sizes.block == work.sizes.block);
+    isa.run(Attend { head, begin, n, out, lse, work })
+}
+
+struct Attend<'a, 'b> {
+    head: &'a Head<'a>,
+    begin: usize,
+    n: usize,
+    out: &'a mut RowsMut<'b>,
+    lse: Option<&'a mut [f32]>,
+    work: &'a mut Work,
+}
+
+impl Task for Attend<'_, '_> {
+    type Out = u64;
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) -> u64 {
+        let mut pairs = 0;
+        let mut done = 0;
+        while done < self.n {
+            let rows = (self.n - done).min(ROW_BLOCK);
+            pairs += self.look(done, rows);
+            self.work.state[..ROW_BLOCK].fill(f32::NEG_INFINITY);
+            self.work.state[ROW_BLOCK..].fill(0.0);
+            let used = rows.next_multiple_of(if rows > FEW { PANEL } else { 1 }) * self.work.sizes.value_stride;
+            self.work.sums[..used].fill(0.0);
+            if rows > FEW {
+                self.many(s, done, rows);
+            } else {
+                self.few(s, done, rows);
+            }
+            self.finish(s, done, rows);
+            done += rows;
+        }
+        pairs
+    }
+}
+
+impl Attend<'_, '_> {
+    /// Notes what every row of the chunk sees; returns the number of pairs.
+    fn look(&mut self, done: usize, rows: usize) -> u64 {
+        let keep = self.head.masking.keep(self.head.batch);
+        let count = |keep: &[u8]| keep.iter().filter(|&&k| k != 0).count();
+        let mut pairs = 0;
+        let mut last: Option<(Visible, usize)> = None;
+        for r in 0..rows {
+            let seen = self.head.masking.visible(self.head.batch, self.begin + done + r);
+            self.work.seen[r] = seen;
+            let n = match (keep, last) {
+                (None, _) => seen.len(),
+                (_, Some((before, n))) if before == seen => n,
+                (Some(keep), _) => count(&keep[..seen.sinks]) + count(&keep[seen.begin..seen.end]),
+            };
+            last = Some((seen, n));
+            pairs += n as u64;
+        }
+        pairs
+    }
+
+    /// Rows by panels of transposed queries.
+    #[inline(always)]
+    fn many<S: Simd>(&mut self, s: S, done: usize, rows: usize) {
+        let head = self.head;
+        let row0 = self.begin + done;
+        pack(s, head, row0, rows, self.work);
+        let Work { sizes, q, k, v, scores, sums, state, seen, spans, .. } = &mut *self.work;
+        let (maxima, weights) = state.split_at_mut(ROW_BLOCK);
+        let total = head.v.rows();
+        let mut begin = 0;
+        while begin < total {
+            let end = (begin + sizes.block).min(total);
+            let Some(hull) = look_at(&seen[..rows], begin, end, &mut spans[..rows]) else {
+                begin = next_block(&seen[..rows], begin, sizes.block, total);
+                continue;
+            };
+            // Keys of the block that somebody sees; all positions below are relative to `first`.
+            let (first, n) = (begin + hull.begin, hull.end - hull.begin);
+            let keys = block_of_keys(s, head, first, n, sizes, k);
+            let values = block_of_values(s, head, first, n, sizes, v);
+            let mut row = 0;
+            while row < rows {
+                let m = (rows - row).min(PANEL);
+                let at = row..row + m;
+                let mut part = Panel {
+                    head,
+                    q: &q[row / PANEL * sizes.dim_k * PANEL..][..sizes.dim_k * PANEL],
+                    keys: &keys,
+                    values: &values,
+                    first,
+                    row: row0 + row,
+                    seen: &seen[at.clone()],
+                    spans: &spans[at],
+                    offset: hull.begin,
+                    scores,
+                    sums: &mut sums[row * sizes.value_stride..][..PANEL * sizes.value_stride],
+                    stride: sizes.value_stride,
+                    max: &mut maxima[row..row + PANEL],
+                    sum: &mut weights[row..row + PANEL],
+                };
+                part.run(s);
+                row += m;
+            }
+            begin = end;
+        }
+    }
+
+    /// Rows one by one, straight over keys and values of any type.
+    #[inline(always)]
+    fn few<S: Simd>(&mut self, s: S, done: usize, rows: usize) {
+        let head = self.head;
+        let row0 = self.begin + done;
+        let dim_v = head.v.cols();
+        let bias = head.masking.bias(head.batch, head.head);
+        let keep = head.masking.keep(head.batch);
+        let Work { sizes, q, k, scores, sums, state, seen, spans, .. } = &mut *self.work;
+        for r in 0..rows {
+            rows::widen(s, &head.q, row0 + r, &mut q[r * sizes.dim_k..]);
+        }
+        let (factor, plain) = factor(head, bias.is_some());
+        let total = head.v.rows();
+        let mut begin = 0;
+        while begin < total {
+            let end = (begin + sizes.block).min(total);
+            let Some(hull) = look_at(&seen[..rows], begin, end, &mut spans[..rows]) else {
+                begin = next_block(&seen[..rows], begin, sizes.block, total);
+                continue;
+            };
+            let (first, n) = (begin + hull.begin, hull.end - hull.begin);
+            let keys = if head.shared_qk { block_of_keys(s, head, first, n, sizes, k) } else { head.k.slice(first, n) };
+            for r in 0..rows {
+                let span = spans[r];
+                if span.begin == span.end {
+                    continue;
+                }
+                let (lo, m) = (span.begin - hull.begin, span.end - span.begin);
+                let x = &mut scores[..m];
+                rows::dots(s, &keys, lo, &q[r * sizes.dim_k..][..sizes.dim_k], x);
+                if !plain {
+                    simd::logits(s, x, head.scale, head.softcap);
+                }
+                if let Some(bias) = &bias {
+                    add_bias(bias, row0 + r, first + lo, x, 1);
+                }
+                for (j, x) in x.iter_mut().enumerate() {
+                    let j = first + lo + j;
+                    if !seen[r].contains(j) || keep.is_some_and(|k| k[j] == 0) {
+                        *x = f32::NEG_INFINITY;
+                    } else if head.shared_qk && j == row0 + r && *x != f32::NEG_INFINITY {
+                        *x = SELF;
+                    }
+                }
+                let before = state[r];
+                let top = simd::max(s, x);
+                if top == f32::NEG_INFINITY {
+                    continue;
+                }
+                let now = if top > before { top } else { before };
+                let alpha = if before == f32::NEG_INFINITY { 0.0 } else { libm::exp2f((before - now) * factor) };
+                state[r] = now;
+                let sum = &mut state[ROW_BLOCK + r];
+                *sum = *sum * alpha + simd::exp2_sum(s, x, factor, now);
+                rows::accumulate(s, &head.v, first + lo, x, alpha, &mut sums[r * sizes.value_stride..][..dim_v]);
+            }
+            begin = end;
+        }
+    }
+
+    /// Divides by the sums of the weights and stores the chunk.
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, s: S, done: usize, rows: usize) {
+        let dim_v = self.head.v.cols();
+        let stride = self.work.sizes.value_stride;
+        let (_, plain) = factor(self.head, self.head.masking.bias(self.head.batch, self.head.head).is_some());
+        let unit = if plain { f64::from(self.head.scale) } else { 1.0 };
+        for r in 0..rows {
+            let (max, sum) = (self.work.state[r], self.work.state[ROW_BLOCK + r]);
+            let y = &mut self.work.sums[r * stride..][..dim_v];
+            if sum > 0.0 {
+                simd::logits(s, y, 1.0 / sum, 0.0);
+            } else {
+                y.fill(0.0);
+            }
+            self.out.write(done + r, y);
+            if self.lse.is_some() {
+                let alone = self.head.shared_qk && max == SELF;
+                let x = if alone {
+                    own_logit(self.head, self.begin + done + r, &mut self.work.row)
+                } else if sum > 0.0 {
+                    f64::from(max) * unit + libm::log(f64::from(sum))
+                } else {
+                    f64::NEG_INFINITY
+                };
+                if let Some(lse) = &mut self.lse {
+                    lse[done + r] = x as f32;
+                }
+            }
+        }
+    }
+}
+
+/// The factor that turns scores into powers of two, and whether scores are plain inner products (else they are logits
+/// already).
+fn factor(head: &Head<'_>, bias: bool) -> (f32, bool) {
+    // A factor of the plain kind must be positive, or the largest score would not be the largest logit.
+    let plain = head.softcap == 0.0 && !bias && head.scale > 0.0;
+    (if plain { head.scale * core::f32::consts::LOG2_E } else { core::f32::consts::LOG2_E }, plain)
+}
+
+/// Logit of a row for its own normalised key.
+fn own_logit(head: &Head<'_>, i: usize, row: &mut [f32]) -> f64 {
+    head.q.read(i, row);
+    let norm = libm::sqrt(row[..head.q.cols()].iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>());
+    let mut x = norm * f64::from(head.scale);
+    if head.softcap > 0.0 {
+        x = f64::from(head.softcap) * libm::tanh(x / f64::from(head.softcap));
+    }
+    let mut b = [0.0];
+    if let Some(bias) = head.masking.bias(head.batch, head.head) {
+        add_bias(&bias, i, i, &mut b, 1);
+    }
+    x + f64::from(b[0])
+}
+
+/// Sets `spans[r]` to the keys of block `begin..end` that row r sees (their hull, relative to `begin`); returns the hull
+/// of all, if any row sees anything.
+fn look_at(seen: &[Visible], begin: usize, end: usize, spans: &mut [Span]) -> Option<Span> {
+    let (mut lo, mut hi) = (end, begin);
+    for (seen, span) in seen.iter().zip(spans) {
+        let (mut a, mut b) = (seen.begin.max(begin), seen.end.min(end));
+        if a >= b {
+            (a, b) = (end, begin);
+        }
+        if seen.sinks > begin {
+            a = begin;
+            b = b.max(seen.sinks.min(end));
+        }
+        *span = if a < b { Span { begin: a - begin, end: b - begin } } else { Span::default() };
+        (lo, hi) = (lo.min(a), hi.max(b));
+    }
+    (lo < hi).then(|| Span { begin: lo - begin, end: hi - begin })
+}
+
+/// First block after an unseen one that a row may see.
+fn next_block(seen: &[Visible], begin: usize, block: usize, total: usize) -> usize {
+    let next = begin + block;
+    let main = seen.iter().filter(|s| s.end > s.begin && s.end > next).map(|s| s.begin).min().unwrap_or(total);
+    let sinks = seen.iter().any(|s| s.sinks > next);
+    if sinks { next } else { next.max(main / block * block) }
+}
+
+/// Transposes the queries of a chunk into panels; lanes without a row are zero.
+#[inline(always)]
+fn pack<S: Simd>(s: S, head: &Head<'_>, row0: usize, rows: usize, work: &mut Work) {
+    let dim = work.sizes.dim_k;
+    for r in 0..rows.next_multiple_of(PANEL) {
+        let x = &mut work.row[..dim];
+        if r < rows {
+            rows::widen(s, &head.q, row0 + r, x);
+        } else {
+            x.fill(0.0);
+        }
+        let panel = &mut work.q[r / PANEL * dim * PANEL..][..dim * PANEL];
+        for (to, &x) in panel.chunks_exact_mut(PANEL).zip(x.iter()) {
+            to[r % PANEL] = x;
+        }
+    }
+}
+
+/// Whether rows of this stride fall on few cache lines or many pages: copying them is cheaper then.
+fn awkward(rows: &Rows<'_>) -> bool {
+    rows.stride() >= 4096
+}
+
+/// View of a converted block.
+fn view(data: &[f32], rows: usize, cols: usize, stride: usize) -> Rows<'_> {
+    match Rows::strided(data, rows, cols, stride) {
+        Ok(rows) => rows,
+        Err(_) => unreachable!("blocks fit their buffers"),
+    }
+}
+
+/// Keys `first..first + n` as f32 rows.
+#[inline(always)]
+fn block_of_keys<'a, S: Simd>(
+    s: S,
+    head: &Head<'a>,
+    first: usize,
+    n: usize,
+    sizes: &Sizes,
+    buf: &'a mut [f32],
+) -> Rows<'a> {
+    let source = if head.shared_qk { head.q } else { head.k };
+    if !head.shared_qk && source.dtype() == Dtype::F32 && !awkward(&source) {
+        return source.slice(first, n);
+    }
+    let (dim, stride) = (sizes.dim_k, sizes.key_stride);
+    for j in 0..n {
+        let to = &mut buf[j * stride..][..dim];
+        rows::widen(s, &source, first + j, to);
+        if head.shared_qk {
+            normalise(to);
+        }
+    }
+    view(buf, n, dim, stride)
+}
+
+/// Scales to unit norm; zeros stay zeros.
+fn normalise(x: &mut [f32]) {
+    // In f64: squares of f32 neither overflow nor vanish there.
+    let norm = libm::sqrt(x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>());
+    if norm > 0.0 {
+        x.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+    }
+}
+
+/// Values `first..first + n` as f32 rows of whole vectors.
+#[inline(always)]
+fn block_of_values<'a, S: Simd>(
+    s: S,
+    head: &Head<'a>,
+    first: usize,
+    n: usize,
+    sizes: &Sizes,
+    buf: &'a mut [f32],
+) -> Rows<'a> {
+    let (dim, stride) = (head.v.cols(), sizes.value_stride);
+    if head.v.dtype() == Dtype::F32 && dim.is_multiple_of(S::LANES) && !awkward(&head.v) {
+        return head.v.slice(first, n);
+    }
+    for j in 0..n {
+        // What lies beyond `dim` was zero from the start and stays so.
+        rows::widen(s, &head.v, first + j, &mut buf[j * stride..][..dim]);
+    }
+    view(buf, n, dim.next_multiple_of(S::LANES), stride)
+}
+
+/// Adds bias row `i`, keys `first..`, to scores that are `stride` apart; stops at the end of `x`.
+fn add_bias(bias: &Rows<'_>, i: usize, first: usize, x: &mut [f32], stride: usize) {
+    let n = x.len().div_ceil(stride);
+    let x = x.iter_mut().step_by(stride);
+    if let Some(b) = bias.row_f32(i) {
+        x.zip(&b[first..first + n]).for_each(|(x, b)| *x += b);
+    } else if let Some(b) = bias.row_bits(i) {
+        x.zip(&b[first..first + n]).for_each(|(x, &b)| *x += half::f16::from_bits(b).to_f32());
+    }
+}
+
+/// One panel of queries against one block of keys. Key positions are relative to `first` where not said otherwise.
+struct Panel<'a> {
+    head: &'a Head<'a>,
+    q: &'a [f32],
+    keys: &'a Rows<'a>,
+    values: &'a Rows<'a>,
+    /// Absolute position of the block's first key.
+    first: usize,
+    /// Absolute index of the panel's first row.
+    row: usize,
+    seen: &'a [Visible],
+    /// Relative to the block's start, `offset` before `first`.
+    spans: &'a [Span],
+    offset: usize,
+    scores: &'a mut [f32],
+    sums: &'a mut [f32],
+    stride: usize,
+    max: &'a mut [f32],
+    sum: &'a mut [f32],
+}
+
+impl Panel<'_> {
+    /// Keys that rows `a..b` see: their hull.
+    #[inline(always)]
+    fn hull(&self, a: usize, b: usize) -> Span {
+        let mut hull = Span { begin: usize::MAX, end: 0 };
+        for span in &self.spans[a..b] {
+            if span.begin < span.end {
+                hull.begin = hull.begin.min(span.begin - self.offset);
+                hull.end = hull.end.max(span.end - self.offset);
+            }
+        }
+        if hull.end == 0 { Span::default() } else { hull }
+    }
+
+    #[inline(always)]
+    fn run<S: Simd>(&mut self, s: S) {
+        let rows = self.seen.len();
+        let hull = self.hull(0, rows);
+        let (lo, hi) = (hull.begin, hull.end);
+        if lo == hi {
+            return;
+        }
+        let vecs = rows.div_ceil(S::LANES);
+        let bias = self.head.masking.bias(self.head.batch, self.head.head);
+        let keep = self.head.masking.keep(self.head.batch);
+        let (factor, plain) = factor(self.head, bias.is_some());
+
+        // Keys that all rows see need no mask.
+        let (mut all_lo, mut all_hi) = (lo, hi);
+        for seen in self.seen {
+            all_lo = all_lo.max(seen.begin.saturating_sub(self.first));
+            all_hi = all_hi.min(seen.end.saturating_sub(self.first));
+        }
+        if all_lo >= all_hi {
+            (all_lo, all_hi) = (hi, hi);
+        }
+        let whole = all_lo == lo && all_hi == hi;
+
+        let mut spans = [Span { begin: lo, end: hi }; PANEL];
+        if !whole {
+            for (v, span) in spans.iter_mut().enumerate().take(vecs) {
+                *span = self.hull(v * S::LANES, ((v + 1) * S::LANES).min(rows));
+            }
+        }
+        let mut max = [0.0; PANEL];
+        tile::scores(s, self.q, self.keys, lo, hi, &spans[..vecs], self.scores, &mut max);
+        let n = hi - lo;
+        let limits = self.limits(lo, whole);
+        let scores = &mut self.scores[..n * PANEL];
+        if !plain {
+            simd::logits(s, scores, self.head.scale, self.head.softcap);
+        }
+        if let Some(bias) = &bias {
+            for r in 0..rows {
+                add_bias(bias, self.row + r, self.first + lo, &mut scores[r..], PANEL);
+            }
+        }
+        if !whole {
+            online::hide(s, scores, 0, all_lo - lo, vecs, &limits);
+            online::hide(s, &mut scores[(all_hi - lo) * PANEL..], all_hi - lo, hi - all_hi, vecs, &limits);
+        }
+        if let Some(keep) = keep {
+            for (x, &k) in scores.chunks_exact_mut(PANEL).zip(&keep[self.first + lo..]) {
+                if k == 0 {
+                    x.fill(f32::NEG_INFINITY);
+                }
+            }
+        }
+        if self.head.shared_qk {
+            for r in 0..rows {
+                let at = (self.row + r).wrapping_sub(self.first + lo);
+                if at < n && scores[at * PANEL + r] != f32::NEG_INFINITY {
+                    scores[at * PANEL + r] = SELF;
+                }
+            }
+        }
+        if !whole || !plain || keep.is_some() || self.head.shared_qk {
+            online::maxima(s, scores, n, vecs, &mut max);
+        }
+        let mut alpha = [1.0; PANEL];
+        let mut state = State { max: &mut *self.max, sum: &mut *self.sum, alpha: &mut alpha };
+        online::weights(s, scores, n, vecs, factor, &max, &mut state);
+
+        let mut r = 0;
+        while r < rows {
+            let m = (rows - r).min(ROWS);
+            let span = self.hull(r, r + m);
+            // A last value row of ROWS weights needs that many numbers after it: panels end at a multiple of ROWS.
+            if span.begin < span.end {
+                let p = &self.scores[(span.begin - lo) * PANEL + r..];
+                let sums = &mut self.sums[r * self.stride..];
+                let keys = span.end - span.begin;
+                tile::accumulate(s, p, self.values, span.begin, keys, m, &alpha[r..], sums, self.stride);
+            }
+            r += m;
+        }
+    }
+
+    /// Limits of every lane, relative to key `lo`; only looked at where there are some.
+    fn limits(&self, lo: usize, whole: bool) -> Limits {
+        let base = self.first + lo;
+        // Blocks are small, so that what lies beyond them need not be exact.
+        let at = |j: usize| j.saturating_sub(base).min(1 << 20) as f32;
+        let mut limits = Limits { sinks: [0.0; PANEL], begin: [0.0; PANEL], end: [f32::MAX; PANEL] };
+        if whole {
+            return limits;
+        }
+        for (r, seen) in self.seen.iter().enumerate() {
+            limits.sinks[r] = at(seen.sinks);
+            limits.begin[r] = at(seen.begin);
+            limits.end[r] = at(seen.end);
+        }
+        limits
+    }
+}

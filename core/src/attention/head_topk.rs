@@ -1,0 +1,120 @@
+//! Top-k attention of one KV head and the query heads that share it: keys enter the index in row order as the mask
+//! uncovers them, and every row asks the index (paper, Algorithm 1 with the causal construction of section 3).
+
+use super::problem::{AttentionStats, Checked, Problem};
+use super::retrieve::{Retrieval, query_options};
+use super::{Masking, clock};
+use crate::dci::{Index, IndexOptions, Scratch};
+use crate::error::Result;
+use crate::mem::{Buf, Memory, Plan, Rows};
+use crate::project::Lift;
+
+/// Index options for a head of `dim` with room for `capacity` keys.
+pub(super) fn index_options(o: &super::AttentionOptions, dim: usize, capacity: usize) -> IndexOptions {
+    IndexOptions {
+        num_simple: o.num_simple,
+        num_composite: o.num_composite,
+        levels: o.levels,
+        seed: o.seed,
+        capacity,
+        fixed: true,
+        trusted: true,
+        isa: o.isa,
+        ..IndexOptions::new(dim)
+    }
+}
+
+/// Index, scratch and a row buffer, reused for the heads one part works on.
+pub(super) struct Work {
+    index: Index,
+    scratch: Scratch,
+    row: Buf<f32>,
+}
+
+impl Work {
+    pub(super) fn plan(plan: &mut Plan, o: &super::AttentionOptions, dim: usize, keys: usize) -> Result<()> {
+        let options = index_options(o, dim, keys);
+        Index::plan(&options, plan)?;
+        Scratch::plan_new(&options, plan)?;
+        Buf::<f32>::plan(plan, dim);
+        Ok(())
+    }
+
+    pub(super) fn new_in(memory: &Memory, o: &super::AttentionOptions, dim: usize, keys: usize) -> Result<Self> {
+        let index = Index::new_in(&index_options(o, dim, keys), memory)?;
+        let scratch = Scratch::new_in(&index, memory)?;
+        Ok(Work { index, scratch, row: Buf::filled(memory, dim, 0.0)? })
+    }
+
+    /// Inserts keys `from..to` that are not padding; with `shared`, scaled to unit norm.
+    fn insert(&mut self, keys: &Rows<'_>, keep: Option<&[u8]>, shared: bool, from: usize, to: usize) -> Result<()> {
+        if !shared && keep.is_none() && from == 0 && to == keys.rows() {
+            return self.index.insert(*keys, None);
+        }
+        for j in (from..to).filter(|&j| keep.is_none_or(|keep| keep[j] != 0)) {
+            keys.read(j, &mut self.row);
+            if shared {
+                let norm = libm::sqrtf(Lift::norm2(&self.row));
+                if norm > 0.0 {
+                    self.row.iter_mut().for_each(|x| *x /= norm);
+                }
+            }
+            self.index.insert(Rows::new(&self.row, self.row.len())?, Some(&[j as u64]))?;
+        }
+        Ok(())
+    }
+
+    /// All rows of KV head `head_kv` of batch `batch`, for each of its query heads.
+    pub(super) fn run(
+        &mut self,
+        problem: &Problem<'_>,
+        checked: &Checked<'_>,
+        batch: usize,
+        head_kv: usize,
+        stats: &mut AttentionStats,
+    ) -> Result<()> {
+        let o = &checked.options;
+        let group = checked.heads_q / checked.heads_kv;
+        let masking: &Masking<'_> = &checked.masking;
+        let keys = if o.shared_qk { problem.q.head(batch, head_kv) } else { problem.k.head(batch, head_kv) };
+        let values = problem.v.head(batch, head_kv);
+        let keep = masking.keep(batch);
+        self.index.clear();
+        let mut inserted = 0;
+        for row in 0..checked.rows_q {
+            let visible = masking.visible(batch, row);
+            // Keys enter as rows come to see them; a mask that shows all has them inserted at once. Rows that see fewer
+            // than are inserted (prefixes that shrink, windows) are held to their range by the query.
+            if visible.end > inserted {
+                let start = clock::now();
+                self.insert(&keys, keep, o.shared_qk, inserted, visible.end)?;
+                inserted = visible.end;
+                stats.build_seconds += clock::since(start);
+            }
+            let start = clock::now();
+            for head in head_kv * group..(head_kv + 1) * group {
+                let retrieval = Retrieval {
+                    index: &self.index,
+                    values,
+                    keep,
+                    bias: masking.bias(batch, head),
+                    scale: o.scale,
+                    softcap: o.softcap,
+                    k: o.top_k,
+                    query: query_options(o),
+                    skip_self: o.shared_qk,
+                };
+                problem.q.head(batch, head).read(row, &mut self.scratch.query);
+                let mut out = problem.out.rows(batch, head, row, 1);
+                let (lse, used) = retrieval.attend(&mut self.scratch, row, visible, &mut out, 0);
+                if let Some(t) = &problem.lse {
+                    t.rows(batch, head, row, 1).write(0, &[lse]);
+                }
+                stats.pairs += used as u64;
+                stats.pairs_dense += masking.count(batch, visible) as u64;
+            }
+            stats.attend_seconds += clock::since(start);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! One head over an index that the caller keeps.
+
+use super::retrieve::{Retrieval, query_options};
+use super::{AttentionOptions, AttentionStats, Mask, Masking, Mode, Reason, clock};
+use crate::dci::{Index, Metric, Scratch};
+use crate::error::{Error, Result, Status};
+use crate::mem::{Rows, RowsMut};
+
+/// Each query row attends to the keys of `index` (paper, Algorithm 1, one head): `queries [n, dim]`, `values [*, dim_v]`
+/// where row `id` belongs to the key with that id, `out [n, dim_v]`, `lse[n]`. Mask positions are ids: row i sees the keys
+/// whose ids the mask shows to row i among `values.rows()` ids.
+///
+/// Exact mode scores every key of the index, top-k mode those it retrieves. Thread class: shared index, exclusive scratch.
+/// Never allocates. O(rows x retrieval).
+///
+/// # Errors
+/// `Shape`, `NotFinite` with the row, `Argument`; `NotFound` when a key's id has no row in `values`; `Unsupported` for an
+/// L2 index, threads, or shared query-key mode (whose keys are not the index's). Nothing is written then.
+#[allow(clippy::too_many_lines)]
+pub fn index_attention(
+    index: &Index,
+    scratch: &mut Scratch,
+    queries: Rows<'_>,
+    values: Rows<'_>,
+    mask: Mask<'_>,
+    options: &AttentionOptions,
+    out: &mut RowsMut<'_>,
+    mut lse: Option<&mut [f32]>,
+) -> Result<AttentionStats> {
+    let o = options.resolve(index.dim(), index.len())?;
+    scratch.check(index)?;
+    let n = queries.rows();
+    let shape = |field, reason, need: usize, have: usize| {
+        if need == have { Ok(()) } else { Err(Error::new(Status::Shape, field, reason).need(need, have)) }
+    };
+    shape("queries", "row size is not the index's dim", index.dim(), queries.cols())?;
+    shape("out", "rows differ from the queries'", n, out.rows())?;
+    shape("out", "row size is not dim_v", values.cols(), out.cols())?;
+    if let Some(lse) = &lse {
+        shape("lse", "one per query row is needed", n, lse.len())?;
+    }
+    let unsupported = |field, reason| Err(Error::new(Status::Unsupported, field, reason));
+    if index.options().metric != Metric::InnerProduct {
+        return unsupported("index", "attention needs the inner-product metric");
+    }
+    if o.shared_qk {
+        return unsupported("flags", "shared query-key mode builds its own keys");
+    }
+    if o.num_threads > 1 {
+        return unsupported("num_threads", "one head over an index runs on the caller's thread");
+    }
+    if let Some(id) = index.ids().find(|&id| id >= values.rows() as u64) {
+        return Err(Error::new(Status::NotFound, "values", "no row for a key of the index").id(id));
+    }
+    let masking = Masking::new(mask, o.window, o.sinks, [1, 1, n, values.rows()], o.trusted)?;
+    if !o.trusted {
+        for (field, rows) in [("queries", &queries), ("values", &values)] {
+            if let Some(row) = rows.first_not_finite() {
+                return Err(Error::new(Status::NotFinite, field, "holds NaN or infinity").row(row));
+            }
+        }
+        super::problem::check_norms(&queries, "queries")?;
+    }
+    let (mode, reason) = match options.mode {
+        Mode::TopK => (Mode::TopK, Reason::Requested),
+        Mode::Auto => (Mode::Exact, Reason::OnlyWay),
+        _ => (Mode::Exact, Reason::Requested),
+    };
+    let retrieval = Retrieval {
+        index,
+        values,
+        keep: masking.keep(0),
+        bias: masking.bias(0, 0),
+        scale: o.scale,
+        softcap: o.softcap,
+        k: if mode == Mode::TopK { o.top_k } else { usize::MAX },
+        query: query_options(&o),
+        skip_self: false,
+    };
+    let mut stats = AttentionStats::new(mode, reason);
+    let start = clock::now();
+    for row in 0..n {
+        queries.read(row, &mut scratch.query);
+        let visible = masking.visible(0, row);
+        let (row_lse, used) = retrieval.attend(scratch, row, visible, out, row);
+        stats.pairs += used as u64;
+        stats.pairs_dense += index.ids().filter(|&id| visible.contains(id as usize)).count() as u64;
+        if let Some(lse) = lse.as_deref_mut() {
+            lse[row] = row_lse;
+        }
+    }
+    stats.attend_seconds = clock::since(start);
+    Ok(stats)
+}

@@ -1,0 +1,143 @@
+//! Attention over retrieved keys (paper, Algorithm 1): choose keys by the index, softmax over those, drop the rest.
+
+use super::Visible;
+use crate::dci::{Index, Neighbor, QueryOptions, Scratch};
+use crate::error::reserved;
+use crate::mem::{Rows, RowsMut};
+
+/// Everything about one head that does not change from row to row.
+#[derive(Clone, Copy)]
+pub(super) struct Retrieval<'a> {
+    pub index: &'a Index,
+    /// Row `id` belongs to the key with that id.
+    pub values: Rows<'a>,
+    /// Padding bytes by id, 0 = never seen.
+    pub keep: Option<&'a [u8]>,
+    /// Bias rows by query row.
+    pub bias: Option<Rows<'a>>,
+    pub scale: f32,
+    pub softcap: f32,
+    /// Keys per row; `usize::MAX` = every visible key, found by brute force.
+    pub k: usize,
+    pub query: QueryOptions,
+    /// A row does not see the key of its own id unless it sees nothing else.
+    pub skip_self: bool,
+}
+
+/// Query options of an attention call with `k` keys per row.
+pub(super) fn query_options(o: &super::AttentionOptions) -> QueryOptions {
+    QueryOptions {
+        retrieve_fraction: o.retrieve_fraction,
+        visit_fraction: 1.0,
+        field_of_view: o.field_of_view,
+        ..QueryOptions::new(o.top_k)
+    }
+}
+
+impl Retrieval<'_> {
+    fn bias_at(&self, row: usize, id: u64) -> f32 {
+        let mut bias = [0.0];
+        if let Some(rows) = &self.bias {
+            rows.read_part(row, id as usize, &mut bias);
+        }
+        bias[0]
+    }
+
+    /// Whether a key found by position may be used by this row.
+    fn admits(&self, row: usize, id: u64) -> bool {
+        !(self.skip_self && id == row as u64)
+            && self.keep.is_none_or(|keep| keep[id as usize] != 0)
+            && self.bias_at(row, id) != f32::NEG_INFINITY
+    }
+
+    /// Fills `scratch.chosen` with the best keys the index finds for `scratch.query` among the visible ones, scores being
+    /// inner products. Where found keys are masked out, looks for more until enough are left or all were seen.
+    fn choose(&self, scratch: &mut Scratch, row: usize, visible: Visible) {
+        scratch.chosen.clear();
+        for (begin, end) in [(visible.begin, visible.end), (0, visible.sinks)] {
+            if begin < end {
+                self.choose_in(scratch, row, begin as u64, end as u64);
+            }
+        }
+        let chosen = &mut scratch.chosen;
+        chosen.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then(a.id.cmp(&b.id)));
+        chosen.truncate(self.k);
+        let own = row as u64;
+        if chosen.is_empty() && self.skip_self && visible.contains(row) {
+            if let Some(key) = self.index.key(own) {
+                let score = self.index.isa().dot(key, &scratch.query);
+                reserved(chosen.push(Neighbor { id: own, score }));
+            }
+        }
+    }
+
+    /// Adds the best admissible keys with ids `begin..end` to `scratch.chosen`, `k` of them if there are so many.
+    fn choose_in(&self, scratch: &mut Scratch, row: usize, begin: u64, end: u64) {
+        let (len, before) = (self.index.len(), scratch.chosen.len());
+        let mut want = self.k.saturating_add(usize::from(self.skip_self)).min(len);
+        while want > 0 {
+            scratch.chosen.truncate(before);
+            let o = QueryOptions { k: want, id_begin: begin, id_end: end, ..self.query };
+            if self.k >= len {
+                self.index.search_exact(scratch, &o);
+            } else {
+                self.index.search(scratch, &o);
+            }
+            let Scratch { top, chosen, .. } = &mut *scratch;
+            let found = top.into_sorted();
+            for item in found.iter().filter(|item| self.admits(row, item.id)) {
+                // The two ranges are disjoint: together never more than there are keys.
+                reserved(chosen.push(Neighbor { id: item.id, score: item.score }));
+            }
+            let admitted = chosen.len() - before;
+            if admitted == found.len() || admitted >= self.k || want == len {
+                break;
+            }
+            want = want.saturating_mul(4).min(len);
+        }
+    }
+
+    /// One output row for the query in `scratch.query`: writes row `out_row` of `out`, returns (log-sum-exp, keys used).
+    pub(super) fn attend(
+        &self,
+        scratch: &mut Scratch,
+        row: usize,
+        visible: Visible,
+        out: &mut RowsMut<'_>,
+        out_row: usize,
+    ) -> (f32, usize) {
+        self.choose(scratch, row, visible);
+        let isa = self.index.isa();
+        let Scratch { chosen, scores, .. } = scratch;
+        scores.clear();
+        for c in chosen.iter() {
+            let mut logit = self.scale * c.score;
+            if self.softcap > 0.0 {
+                logit = self.softcap * libm::tanhf(logit / self.softcap);
+            }
+            reserved(scores.push(logit + self.bias_at(row, c.id)));
+        }
+        let max = isa.max(scores);
+        let sum = if scores.is_empty() { 0.0 } else { isa.exp_sum(scores, max) };
+        let inverse = if sum > 0.0 { 1.0 / sum } else { 0.0 };
+        isa.scale(inverse, scores);
+        let cols = out.cols();
+        let (mut acc, mut part) = ([0.0f32; 64], [0.0f32; 64]);
+        for begin in (0..cols).step_by(64) {
+            let n = (cols - begin).min(64);
+            acc.fill(0.0);
+            for (c, &weight) in chosen.iter().zip(scores.iter()) {
+                let v = match self.values.row_f32(c.id as usize) {
+                    Some(v) => &v[begin..][..n],
+                    None => {
+                        self.values.read_part(c.id as usize, begin, &mut part[..n]);
+                        &part[..n]
+                    }
+                };
+                isa.axpy(weight, v, &mut acc[..n]);
+            }
+            out.write_part(out_row, begin, &acc[..n]);
+        }
+        (max + libm::logf(sum), chosen.len())
+    }
+}

@@ -1,0 +1,98 @@
+//! One level of the multi-level form: which keys it holds, which cell each is in, and one sorted list per direction.
+//!
+//! Level 0 holds every key, level 1 the promoted ones, and so on; how high a key reaches is a hash of (seed, id). Each
+//! key of a level lies in the cell of its nearest key (L2, ties to the smaller id) of the level above, or in the one
+//! [`ROOT`] cell where the level above is empty or there is none. So the structure depends on the set of keys alone,
+//! not on the order in which they came.
+
+use crate::error::Result;
+use crate::list::{Pool, SkipList};
+use crate::mem::{Buf, Memory, Plan};
+
+/// Most levels.
+pub(super) const MAX_LEVELS: usize = 8;
+
+/// The cell of keys without a parent.
+pub(super) const ROOT: u32 = u32::MAX - 1;
+
+/// Keys to make room for at level `level` when the index has room for `capacity`: the mean of the promotion and eight
+/// standard deviations. Keys beyond that are not promoted as high.
+pub(super) fn room(capacity: usize, promotion: f32, level: usize) -> usize {
+    let mean = capacity as f64 * libm::pow(f64::from(promotion), level as f64);
+    let most = mean + 8.0 * libm::sqrt(mean) + 16.0;
+    if level == 0 { capacity } else { capacity.min(most as usize) }
+}
+
+pub(super) struct Level {
+    /// One list per direction, over all cells: entries are sorted by (cell, projection, id).
+    pub lists: Buf<SkipList>,
+    /// Slots of this level, in no particular order; empty at level 0, which holds every key.
+    pub members: Buf<u32>,
+    /// Cell (slot of the parent, or [`ROOT`]) by slot; no block at the top level.
+    pub cell: Buf<u32>,
+    /// Squared distance to the parent, by slot; no block at the top level.
+    pub dist2: Buf<f32>,
+    /// Keys of the level below in the cell of this slot, by slot; no block at level 0.
+    pub population: Buf<u32>,
+}
+
+impl Level {
+    pub fn plan(plan: &mut Plan, lists: usize, level: usize, levels: usize, capacity: usize, promotion: f32) {
+        let below_top = if level + 1 < levels { capacity } else { 0 };
+        let above_leaves = if level > 0 { capacity } else { 0 };
+        Buf::<SkipList>::plan(plan, lists);
+        Buf::<u32>::plan(plan, if level > 0 { room(capacity, promotion, level) } else { 0 });
+        Buf::<u32>::plan(plan, below_top);
+        Buf::<f32>::plan(plan, below_top);
+        Buf::<u32>::plan(plan, above_leaves);
+    }
+
+    pub fn new(memory: &Memory) -> Level {
+        Level {
+            lists: Buf::new(memory),
+            members: Buf::new(memory),
+            cell: Buf::new(memory),
+            dist2: Buf::new(memory),
+            population: Buf::new(memory),
+        }
+    }
+
+    pub fn reserve(&mut self, level: usize, levels: usize, capacity: usize, promotion: f32) -> Result<()> {
+        if level > 0 {
+            self.members.reserve(room(capacity, promotion, level))?;
+            self.population.reserve(capacity)?;
+        }
+        if level + 1 < levels {
+            self.cell.reserve(capacity)?;
+            self.dist2.reserve(capacity)?;
+        }
+        Ok(())
+    }
+
+    /// Extends the arrays by slot that this level has.
+    pub fn grow_slots(&mut self, slots: usize) -> Result<()> {
+        if self.cell.capacity() > 0 {
+            self.cell.resize(slots, ROOT)?;
+            self.dist2.resize(slots, f32::INFINITY)?;
+        }
+        if self.population.capacity() > 0 {
+            self.population.resize(slots, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Cell of a slot of this level.
+    pub fn cell_of(&self, slot: u32) -> u32 {
+        self.cell.get(slot as usize).copied().unwrap_or(ROOT)
+    }
+
+    pub fn clear(&mut self, pool: &mut Pool) {
+        for list in self.lists.iter_mut() {
+            list.clear(pool);
+        }
+        self.members.clear();
+        self.cell.clear();
+        self.dist2.clear();
+        self.population.clear();
+    }
+}

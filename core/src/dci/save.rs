@@ -1,0 +1,142 @@
+//! An index as bytes: little-endian, versioned, with a checksum. Keys and ids are stored; lists are rebuilt on loading,
+//! since they are a function of the keys, the options and the norm bound.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 8 | magic `ICEIDX` + two zero bytes |
+//! | 4 | format version |
+//! | 4 x 6 | dim, metric, num_simple, num_composite, levels, flags (1 = fixed, 2 = trusted) |
+//! | 4 x 3 | promotion, max_norm, norm bound (f32) |
+//! | 8 x 4 | seed, capacity, next id, number of keys n |
+//! | 8 x n | ids |
+//! | 4 x n x dim | keys (f32) |
+//! | 4 | CRC-32 of all bytes before |
+
+use super::Index;
+use super::index::NO_ID;
+use super::params::{Directions, IndexOptions, MAX_KEYS, Metric};
+use crate::bytes::{Reader, Writer};
+use crate::error::{Error, Result, Status};
+use crate::mem::{Dtype, Memory};
+use crate::project::Lift;
+
+const MAGIC: [u8; 8] = *b"ICEIDX\0\0";
+const VERSION: u32 = 1;
+const HEADER: usize = 8 + 4 + 6 * 4 + 3 * 4 + 4 * 8;
+const CHECKSUM: usize = 4;
+
+const fn damaged(reason: &'static str) -> Error {
+    Error::new(Status::Buffer, "index bytes", reason)
+}
+
+struct Header {
+    options: IndexOptions,
+    bound: f32,
+    next_id: u64,
+    keys: usize,
+}
+
+fn read_header(bytes: &[u8]) -> Result<(Header, Reader<'_>)> {
+    let mut r = Reader::checked(bytes, MAGIC, VERSION).map_err(damaged)?;
+    let short = damaged("shorter than its header says");
+    let mut word = || r.u32().ok_or(short);
+    let (dim, metric, num_simple, num_composite, levels, flags) =
+        (word()?, word()?, word()?, word()?, word()?, word()?);
+    let (promotion, max_norm, bound) = (f32::from_bits(word()?), f32::from_bits(word()?), f32::from_bits(word()?));
+    let mut long = || r.u64().ok_or(short);
+    let (seed, capacity, next_id, keys) = (long()?, long()?, long()?, long()?);
+    let options = IndexOptions {
+        dim: dim as usize,
+        metric: match metric {
+            0 => Metric::InnerProduct,
+            1 => Metric::L2,
+            _ => return Err(damaged("unknown metric")),
+        },
+        num_simple: num_simple as usize,
+        num_composite: num_composite as usize,
+        levels: levels as usize,
+        promotion,
+        seed,
+        directions: Directions::Random,
+        capacity: usize::try_from(capacity).map_err(|_| damaged("capacity does not fit this machine"))?,
+        fixed: flags & 1 != 0,
+        max_norm,
+        trusted: flags & 2 != 0,
+        isa: None,
+    };
+    let keys = usize::try_from(keys).ok().filter(|&n| n <= MAX_KEYS && n <= options.capacity);
+    let keys = keys.ok_or(damaged("number of keys is out of range"))?;
+    if flags > 3 || num_simple == 0 || num_composite == 0 || levels == 0 || !bound.is_finite() || bound < 0.0 {
+        return Err(damaged("options are out of range"));
+    }
+    let options = options.resolve().map_err(|_| damaged("options are out of range"))?;
+    let body = keys.checked_mul(8).zip(keys.checked_mul(options.dim).and_then(|k| k.checked_mul(4)));
+    if body.and_then(|(ids, keys)| ids.checked_add(keys)) != Some(r.left()) {
+        return Err(damaged("length does not fit its header"));
+    }
+    Ok((Header { options, bound, next_id, keys }, r))
+}
+
+impl Index {
+    /// Bytes that [`save`](Index::save) writes.
+    pub fn save_len(&self) -> usize {
+        HEADER + self.len() * (8 + 4 * self.dim()) + CHECKSUM
+    }
+
+    /// Writes the index into `out[..save_len()]`; returns the bytes written. O(n). Never allocates.
+    ///
+    /// # Errors
+    /// `Buffer` when `out` is too small; nothing is written then.
+    pub fn save(&self, out: &mut [u8]) -> Result<usize> {
+        let (need, have) = (self.save_len(), out.len());
+        let out = out.get_mut(..need).ok_or(Error::new(Status::Buffer, "buf", "too small").need(need, have))?;
+        let o = &self.options;
+        let mut w = Writer::new(out, MAGIC, VERSION);
+        let flags = u32::from(o.fixed) | u32::from(o.trusted) << 1;
+        for x in [o.dim as u32, o.metric as u32, o.num_simple as u32, o.num_composite as u32, o.levels as u32, flags] {
+            w.u32(x);
+        }
+        for x in [o.promotion, o.max_norm, self.lift.bound()] {
+            w.u32(x.to_bits());
+        }
+        for x in [o.seed, self.capacity().max(self.len()) as u64, self.next_id, self.len() as u64] {
+            w.u64(x);
+        }
+        let live = || (0..self.ids.len()).filter(|&s| self.ids[s] != NO_ID);
+        live().for_each(|s| w.u64(self.ids[s]));
+        live().for_each(|s| w.f32s(self.key_at(s as u32)));
+        w.finish();
+        Ok(need)
+    }
+
+    /// The options stored in saved bytes, after checking them all: what to plan for before [`load`](Index::load).
+    ///
+    /// # Errors
+    /// `Buffer` for damaged, truncated or foreign bytes.
+    pub fn peek(bytes: &[u8]) -> Result<IndexOptions> {
+        read_header(bytes).map(|(h, _)| h.options)
+    }
+
+    /// Rebuilds a saved index in `memory`; it answers as the saved one did. O(n log n) per list.
+    ///
+    /// # Errors
+    /// `Buffer` for damaged, truncated or foreign bytes; as [`Index::new_in`].
+    pub fn load(bytes: &[u8], memory: &Memory) -> Result<Index> {
+        let (header, mut r) = read_header(bytes)?;
+        let mut index = Index::new_in(&header.options, memory)?;
+        index.lift = Lift::new(header.bound);
+        let mut ids = r;
+        r.skip(header.keys * 8);
+        for _ in 0..header.keys {
+            let id = ids.u64().filter(|&id| id != NO_ID).ok_or(damaged("an id is out of range"))?;
+            // The length was checked: every key is there.
+            index.restore(id, |key| r.floats(Dtype::F32, key))?;
+        }
+        if index.next_id > header.next_id {
+            return Err(damaged("an id is out of range"));
+        }
+        index.next_id = header.next_id;
+        index.rebuild();
+        Ok(index)
+    }
+}

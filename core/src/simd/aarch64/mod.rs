@@ -1,0 +1,3 @@
+//! AArch64 vectors.
+
+pub(super) mod neon;

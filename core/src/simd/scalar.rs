@@ -1,0 +1,104 @@
+//! One lane of plain Rust: the reference, and what runs where nothing else does.
+
+use super::vector::Simd;
+use half::{bf16, f16};
+
+/// Always there.
+#[derive(Clone, Copy)]
+pub(super) struct Scalar;
+
+impl Simd for Scalar {
+    type V = f32;
+    const LANES: usize = 1;
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> f32 {
+        x
+    }
+    #[inline(always)]
+    fn add(self, a: f32, b: f32) -> f32 {
+        a + b
+    }
+    #[inline(always)]
+    fn sub(self, a: f32, b: f32) -> f32 {
+        a - b
+    }
+    #[inline(always)]
+    fn mul(self, a: f32, b: f32) -> f32 {
+        a * b
+    }
+    #[inline(always)]
+    fn div(self, a: f32, b: f32) -> f32 {
+        a / b
+    }
+    /// Two roundings: a fused one would be a library call on machines without the instruction.
+    #[inline(always)]
+    fn fma(self, a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
+    }
+    #[inline(always)]
+    fn max(self, a: f32, b: f32) -> f32 {
+        if a > b { a } else { b }
+    }
+    #[inline(always)]
+    fn min(self, a: f32, b: f32) -> f32 {
+        if a < b { a } else { b }
+    }
+    #[inline(always)]
+    fn abs(self, a: f32) -> f32 {
+        f32::from_bits(a.to_bits() & 0x7fff_ffff)
+    }
+    #[inline(always)]
+    fn copysign(self, a: f32, sign: f32) -> f32 {
+        f32::from_bits((a.to_bits() & 0x7fff_ffff) | (sign.to_bits() & 0x8000_0000))
+    }
+    #[inline(always)]
+    fn select_lt(self, a: f32, b: f32, yes: f32, no: f32) -> f32 {
+        if a < b { yes } else { no }
+    }
+    /// For |a| < 2^31 only, which is all that exp needs.
+    #[inline(always)]
+    fn floor(self, a: f32) -> f32 {
+        let t = a as i32 as f32;
+        if t > a { t - 1.0 } else { t }
+    }
+    #[inline(always)]
+    fn ldexp(self, a: f32, n: f32) -> f32 {
+        a * f32::from_bits(((n as i32 + 127) as u32) << 23)
+    }
+    #[inline(always)]
+    fn reduce_add(self, a: f32) -> f32 {
+        a
+    }
+    #[inline(always)]
+    fn reduce_max(self, a: f32) -> f32 {
+        a
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> f32 {
+        // SAFETY: passed on.
+        unsafe { *p }
+    }
+    #[inline(always)]
+    unsafe fn load_partial(self, _p: *const f32, _n: usize) -> f32 {
+        0.0
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: f32) {
+        // SAFETY: passed on.
+        unsafe { *p = v }
+    }
+    #[inline(always)]
+    unsafe fn store_partial(self, _p: *mut f32, _n: usize, _v: f32) {}
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u16) -> f32 {
+        // SAFETY: passed on.
+        f16::from_bits(unsafe { *p }).to_f32()
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u16) -> f32 {
+        // SAFETY: passed on.
+        bf16::from_bits(unsafe { *p }).to_f32()
+    }
+}

@@ -1,0 +1,254 @@
+//! Register tiles of dense attention.
+//!
+//! Queries lie along the lanes: a panel is [`PANEL`] queries, stored transposed, and scores come out as one row of
+//! `PANEL` numbers a key. So keys are read in place as broadcasts, values in place as vectors, weights are contiguous
+//! broadcasts for the second product, and the softmax never crosses lanes.
+
+use super::vector::Simd;
+use crate::mem::{Dtype, Rows};
+
+/// Queries of a panel: a multiple of every vector length and of [`ROWS`].
+pub(crate) const PANEL: usize = 48;
+/// Query rows of one tile of weights x values.
+pub(crate) const ROWS: usize = 6;
+/// Keys of the largest tile of queries x keys; score buffers are padded to a multiple.
+pub(crate) const KEYS: usize = 8;
+
+/// Keys that the queries of one vector see, `begin..end` in the block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Span {
+    pub(crate) begin: usize,
+    pub(crate) end: usize,
+}
+
+/// Inner products of keys `lo..hi` with a panel: `out[(j - lo) * PANEL + lane]`. Only vectors whose span meets the tile
+/// are computed; the rest of `out` stays as it is. `max` becomes the largest product of every lane computed.
+///
+/// `q` is `[cols][PANEL]`, `spans` has one entry per vector in use, `out` has `hi - lo` rows rounded up to [`KEYS`].
+#[inline(always)]
+pub(crate) fn scores<S: Simd>(
+    s: S,
+    q: &[f32],
+    keys: &Rows<'_>,
+    lo: usize,
+    hi: usize,
+    spans: &[Span],
+    out: &mut [f32],
+    max: &mut [f32; PANEL],
+) {
+    let dim = keys.cols();
+    assert!(lo <= hi && hi <= keys.rows() && keys.dtype() == Dtype::F32);
+    assert!(q.len() >= dim * PANEL && spans.len() * S::LANES <= PANEL);
+    assert!(out.len() >= (hi - lo).next_multiple_of(KEYS) * PANEL);
+    max.fill(f32::NEG_INFINITY);
+    let mut j = lo;
+    while j < hi {
+        let end = j + if S::WIDE { KEYS } else { KEYS / 2 };
+        let (mut first, mut last) = (0, spans.len());
+        while first < last && (spans[first].end <= j || spans[first].begin >= end) {
+            first += 1;
+        }
+        while first < last && (spans[last - 1].end <= j || spans[last - 1].begin >= end) {
+            last -= 1;
+        }
+        while first < last {
+            let lane = first * S::LANES;
+            let n = (last - first).min(3);
+            // SAFETY: rows j.. exist up to `hi` (later ones are clamped), the panel has `dim` rows, `out` has room for a
+            // whole tile from row j - lo on, and lanes lane..lane + n * LANES are inside a panel.
+            unsafe {
+                let tile = Tile {
+                    q: q.as_ptr().add(lane),
+                    keys: keys.as_ptr().cast(),
+                    stride: keys.stride() / 4,
+                    first: j,
+                    last: hi - 1,
+                    dim,
+                    out: out.as_mut_ptr().add((j - lo) * PANEL + lane),
+                    max: max.as_mut_ptr().add(lane),
+                };
+                match (S::WIDE, n) {
+                    (true, 3) => tile.run::<S, 8, 3>(s),
+                    (true, 2) => tile.run::<S, 8, 2>(s),
+                    (true, _) => tile.run::<S, 8, 1>(s),
+                    (false, 3) => tile.run::<S, 4, 3>(s),
+                    (false, 2) => tile.run::<S, 4, 2>(s),
+                    (false, _) => tile.run::<S, 4, 1>(s),
+                }
+            }
+            first += n;
+        }
+        j = end;
+    }
+}
+
+struct Tile {
+    q: *const f32,
+    keys: *const f32,
+    stride: usize,
+    first: usize,
+    last: usize,
+    dim: usize,
+    out: *mut f32,
+    max: *mut f32,
+}
+
+impl Tile {
+    /// `R` keys x `C` vectors of queries.
+    ///
+    /// # Safety
+    /// Key rows `first..=last` are readable; `q` has `dim` panel rows; `out` and `max` have room.
+    #[inline(always)]
+    unsafe fn run<S: Simd, const R: usize, const C: usize>(self, s: S) {
+        let mut rows = [self.keys; R];
+        for r in 0..R {
+            // A tile past the end repeats the last key; nobody looks at those scores.
+            let j = if self.first + r < self.last { self.first + r } else { self.last };
+            // SAFETY: j <= last.
+            rows[r] = unsafe { self.keys.add(j * self.stride) };
+        }
+        let mut acc = [[s.splat(0.0); C]; R];
+        let mut q = self.q;
+        for k in 0..self.dim {
+            let mut b = [s.splat(0.0); C];
+            for c in 0..C {
+                // SAFETY: panel row k.
+                b[c] = unsafe { s.load(q.add(c * S::LANES)) };
+            }
+            for r in 0..R {
+                // SAFETY: k < dim.
+                let a = s.splat(unsafe { *rows[r].add(k) });
+                for c in 0..C {
+                    acc[r][c] = s.fma(a, b[c], acc[r][c]);
+                }
+            }
+            q = q.wrapping_add(PANEL);
+        }
+        for c in 0..C {
+            // SAFETY: `max` has room for C vectors.
+            let mut m = unsafe { s.load(self.max.add(c * S::LANES)) };
+            for r in 0..R {
+                m = s.max(m, acc[r][c]);
+                // SAFETY: `out` has room for the tile.
+                unsafe { s.store(self.out.add(r * PANEL + c * S::LANES), acc[r][c]) };
+            }
+            // SAFETY: as above.
+            unsafe { s.store(self.max.add(c * S::LANES), m) };
+        }
+    }
+}
+
+/// `out[r] = out[r] * alpha[r] + sum_j p[j * PANEL + r] * values[lo + j]` for `rows <= ROWS` query rows and `n` values.
+///
+/// `out` rows are `stride` apart; as many whole vectors as cover `values.cols()` are written, so the columns must be a
+/// multiple of the vector length. Up to `ROWS` rows of `out` are touched.
+#[inline(always)]
+pub(crate) fn accumulate<S: Simd>(
+    s: S,
+    p: &[f32],
+    values: &Rows<'_>,
+    lo: usize,
+    n: usize,
+    rows: usize,
+    alpha: &[f32],
+    out: &mut [f32],
+    stride: usize,
+) {
+    let cols = values.cols();
+    assert!(values.dtype() == Dtype::F32 && cols.is_multiple_of(S::LANES) && cols <= stride);
+    assert!(lo <= values.rows() && n <= values.rows() - lo && alpha.len() >= ROWS && rows <= ROWS);
+    if n == 0 {
+        return;
+    }
+    assert!(p.len() >= (n - 1) * PANEL + ROWS && out.len() >= (ROWS - 1) * stride + cols);
+    let vecs = cols / S::LANES;
+    let most = if S::WIDE { 4 } else { 2 };
+    let groups = vecs.div_ceil(most);
+    let mut v = 0;
+    for g in 0..groups {
+        // Nearly equal groups: a last one of a single vector would wait for its own latency.
+        let c = (vecs - v).div_ceil(groups - g);
+        // SAFETY: rows lo..lo + n of the values have vectors v..v + c; lengths were checked above.
+        unsafe {
+            let w = Weighted {
+                p: p.as_ptr(),
+                values: values.as_ptr().cast::<f32>().add(lo * (values.stride() / 4) + v * S::LANES),
+                value_stride: values.stride() / 4,
+                n,
+                alpha: alpha.as_ptr(),
+                out: out.as_mut_ptr().add(v * S::LANES),
+                stride,
+            };
+            match (S::WIDE, c) {
+                (true, 4) => w.rows::<S, 4>(s, rows),
+                (true, 3) => w.rows::<S, 3>(s, rows),
+                (_, 2) => w.rows::<S, 2>(s, rows),
+                _ => w.rows::<S, 1>(s, rows),
+            }
+        }
+        v += c;
+    }
+}
+
+struct Weighted {
+    p: *const f32,
+    values: *const f32,
+    value_stride: usize,
+    n: usize,
+    alpha: *const f32,
+    out: *mut f32,
+    stride: usize,
+}
+
+impl Weighted {
+    /// # Safety
+    /// As [`Weighted::run`], for [`ROWS`] rows.
+    #[inline(always)]
+    unsafe fn rows<S: Simd, const C: usize>(self, s: S, rows: usize) {
+        // SAFETY: passed on.
+        unsafe {
+            match rows {
+                1 => self.run::<S, 1, C>(s),
+                2 => self.run::<S, 2, C>(s),
+                3 | 4 => self.run::<S, 4, C>(s),
+                _ => self.run::<S, ROWS, C>(s),
+            }
+        }
+    }
+
+    /// `R` rows x `C` vectors of values.
+    ///
+    /// # Safety
+    /// `n` value rows of `C` vectors, `n` weight rows of `R` numbers, `R` factors and `R` output rows are there.
+    #[inline(always)]
+    unsafe fn run<S: Simd, const R: usize, const C: usize>(self, s: S) {
+        let mut acc = [[s.splat(0.0); C]; R];
+        let (mut p, mut v) = (self.p, self.values);
+        for _ in 0..self.n {
+            let mut b = [s.splat(0.0); C];
+            for c in 0..C {
+                // SAFETY: a value row of C vectors.
+                b[c] = unsafe { s.load(v.add(c * S::LANES)) };
+            }
+            for r in 0..R {
+                // SAFETY: a weight row of R numbers.
+                let a = s.splat(unsafe { *p.add(r) });
+                for c in 0..C {
+                    acc[r][c] = s.fma(a, b[c], acc[r][c]);
+                }
+            }
+            p = p.wrapping_add(PANEL);
+            v = v.wrapping_add(self.value_stride);
+        }
+        for r in 0..R {
+            // SAFETY: R factors and R rows of C vectors.
+            unsafe {
+                let alpha = s.splat(*self.alpha.add(r));
+                for c in 0..C {
+                    let at = self.out.add(r * self.stride + c * S::LANES);
+                    s.store(at, s.fma(s.load(at), alpha, acc[r][c]));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The one vector type every kernel is written over.
+
+/// A set of vector instructions. The token has no size; that it exists proves that the machine has the instructions, so
+/// the methods without pointers are safe.
+pub(crate) trait Simd: Copy {
+    /// `LANES` numbers of f32.
+    type V: Copy;
+    /// Numbers in a vector.
+    const LANES: usize;
+    /// Whether there are 32 vector registers (else 16): decides the shape of register tiles.
+    const WIDE: bool;
+
+    /// `x` in every lane.
+    fn splat(self, x: f32) -> Self::V;
+    /// `a + b`.
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a - b`.
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b`.
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a / b`.
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`, rounded once where the machine can.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// Larger of each pair; no NaN may be given.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Smaller of each pair; no NaN may be given.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Magnitude.
+    fn abs(self, a: Self::V) -> Self::V;
+    /// Magnitude of the first, sign of the second.
+    fn copysign(self, a: Self::V, sign: Self::V) -> Self::V;
+    /// `a < b ? yes : no`, lane by lane.
+    fn select_lt(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+    /// Largest whole number not above.
+    fn floor(self, a: Self::V) -> Self::V;
+    /// `a * 2^n` for whole `n` in -127..=127; `n = -127` gives 0.
+    fn ldexp(self, a: Self::V, n: Self::V) -> Self::V;
+    /// Sum of the lanes, in a fixed order.
+    fn reduce_add(self, a: Self::V) -> f32;
+    /// Largest lane.
+    fn reduce_max(self, a: Self::V) -> f32;
+
+    /// `LANES` numbers.
+    ///
+    /// # Safety
+    /// They are readable at `p` (any alignment a f32 may have).
+    unsafe fn load(self, p: *const f32) -> Self::V;
+    /// The first `n < LANES` numbers, zeros after them.
+    ///
+    /// # Safety
+    /// `n` numbers are readable at `p`.
+    unsafe fn load_partial(self, p: *const f32, n: usize) -> Self::V;
+    /// Stores all lanes.
+    ///
+    /// # Safety
+    /// `LANES` numbers are writable at `p`.
+    unsafe fn store(self, p: *mut f32, v: Self::V);
+    /// Stores the first `n < LANES` lanes.
+    ///
+    /// # Safety
+    /// `n` numbers are writable at `p`.
+    unsafe fn store_partial(self, p: *mut f32, n: usize, v: Self::V);
+    /// `LANES` IEEE half floats, widened.
+    ///
+    /// # Safety
+    /// They are readable at `p`.
+    unsafe fn load_f16(self, p: *const u16) -> Self::V;
+    /// `LANES` bfloat16, widened.
+    ///
+    /// # Safety
+    /// They are readable at `p`.
+    unsafe fn load_bf16(self, p: *const u16) -> Self::V;
+
+    /// `2^x` for `x <= 127`; below -126 the result is 0. Relative error as stated at [`super::math::EXP2`].
+    #[inline(always)]
+    fn exp2(self, x: Self::V) -> Self::V {
+        let x = self.max(x, self.splat(-127.0));
+        let n = self.floor(x);
+        let p = super::math::exp2_fraction(self, self.sub(x, n));
+        self.ldexp(p, n)
+    }
+}

@@ -1,0 +1,147 @@
+//! 256-bit vectors with FMA and F16C.
+
+use crate::simd::vector::Simd;
+use core::arch::x86_64::*;
+
+/// Proof of AVX2, FMA and F16C.
+#[derive(Clone, Copy)]
+pub(in crate::simd) struct Avx2(());
+
+impl Avx2 {
+    /// # Safety
+    /// The machine has AVX2, FMA and F16C.
+    #[inline(always)]
+    pub(in crate::simd) unsafe fn new() -> Self {
+        Avx2(())
+    }
+}
+
+/// A window into this at `8 - n` is a mask of the first `n` lanes.
+static MASK: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// Mask of the first `n` lanes.
+#[inline(always)]
+fn mask(n: usize) -> __m256i {
+    let n = n.min(8);
+    // SAFETY: eight numbers from 8 - n on are inside the table; AVX2 is there wherever this is called.
+    unsafe { _mm256_loadu_si256(MASK.as_ptr().add(8 - n).cast()) }
+}
+
+/// Instructions without memory operands: safe because the token exists.
+macro_rules! op {
+    ($e:expr) => {{
+        // SAFETY: the token proves the instruction set.
+        unsafe { $e }
+    }};
+}
+
+impl Simd for Avx2 {
+    type V = __m256;
+    const LANES: usize = 8;
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m256 {
+        op!(_mm256_set1_ps(x))
+    }
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        op!(_mm256_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn sub(self, a: __m256, b: __m256) -> __m256 {
+        op!(_mm256_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, a: __m256, b: __m256) -> __m256 {
+        op!(_mm256_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn div(self, a: __m256, b: __m256) -> __m256 {
+        op!(_mm256_div_ps(a, b))
+    }
+    #[inline(always)]
+    fn fma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        op!(_mm256_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn max(self, a: __m256, b: __m256) -> __m256 {
+        op!(_mm256_max_ps(a, b))
+    }
+    #[inline(always)]
+    fn min(self, a: __m256, b: __m256) -> __m256 {
+        op!(_mm256_min_ps(a, b))
+    }
+    #[inline(always)]
+    fn abs(self, a: __m256) -> __m256 {
+        op!(_mm256_andnot_ps(_mm256_set1_ps(-0.0), a))
+    }
+    #[inline(always)]
+    fn copysign(self, a: __m256, sign: __m256) -> __m256 {
+        op!(_mm256_or_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0), a), _mm256_and_ps(_mm256_set1_ps(-0.0), sign)))
+    }
+    #[inline(always)]
+    fn select_lt(self, a: __m256, b: __m256, yes: __m256, no: __m256) -> __m256 {
+        op!(_mm256_blendv_ps(no, yes, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b)))
+    }
+    #[inline(always)]
+    fn floor(self, a: __m256) -> __m256 {
+        op!(_mm256_floor_ps(a))
+    }
+    #[inline(always)]
+    fn ldexp(self, a: __m256, n: __m256) -> __m256 {
+        op!({
+            let e = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(e)))
+        })
+    }
+    #[inline(always)]
+    fn reduce_add(self, a: __m256) -> f32 {
+        op!({
+            let x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps::<1>(x, x)))
+        })
+    }
+    #[inline(always)]
+    fn reduce_max(self, a: __m256) -> f32 {
+        op!({
+            let x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps::<1>(x, x)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> __m256 {
+        // SAFETY: passed on.
+        unsafe { _mm256_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_partial(self, p: *const f32, n: usize) -> __m256 {
+        // SAFETY: lanes outside the mask are not accessed.
+        unsafe { _mm256_maskload_ps(p, mask(n)) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: __m256) {
+        // SAFETY: passed on.
+        unsafe { _mm256_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn store_partial(self, p: *mut f32, n: usize, v: __m256) {
+        // SAFETY: lanes outside the mask are not accessed.
+        unsafe { _mm256_maskstore_ps(p, mask(n), v) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u16) -> __m256 {
+        // SAFETY: passed on.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u16) -> __m256 {
+        // SAFETY: passed on.
+        unsafe {
+            let x = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(x))
+        }
+    }
+}

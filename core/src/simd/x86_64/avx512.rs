@@ -1,0 +1,154 @@
+//! 512-bit vectors.
+
+use crate::simd::{math, vector::Simd};
+use core::arch::x86_64::*;
+
+/// Proof of AVX-512 F, BW, VL, DQ and of what [`super::avx2::Avx2`] needs.
+#[derive(Clone, Copy)]
+pub(in crate::simd) struct Avx512(());
+
+impl Avx512 {
+    /// # Safety
+    /// The machine has AVX-512 F, BW, VL, DQ, AVX2, FMA and F16C.
+    #[inline(always)]
+    pub(in crate::simd) unsafe fn new() -> Self {
+        Avx512(())
+    }
+}
+
+/// Instructions without memory operands: safe because the token exists.
+macro_rules! op {
+    ($e:expr) => {{
+        // SAFETY: the token proves the instruction set.
+        unsafe { $e }
+    }};
+}
+
+/// Mask of the first `n < 16` lanes.
+#[inline(always)]
+fn mask(n: usize) -> __mmask16 {
+    ((1u32 << n) - 1) as __mmask16
+}
+
+impl Simd for Avx512 {
+    type V = __m512;
+    const LANES: usize = 16;
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m512 {
+        op!(_mm512_set1_ps(x))
+    }
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        op!(_mm512_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        op!(_mm512_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        op!(_mm512_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        op!(_mm512_div_ps(a, b))
+    }
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        op!(_mm512_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        op!(_mm512_max_ps(a, b))
+    }
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        op!(_mm512_min_ps(a, b))
+    }
+    #[inline(always)]
+    fn abs(self, a: __m512) -> __m512 {
+        op!(_mm512_abs_ps(a))
+    }
+    #[inline(always)]
+    fn copysign(self, a: __m512, sign: __m512) -> __m512 {
+        op!(_mm512_or_ps(_mm512_abs_ps(a), _mm512_and_ps(_mm512_set1_ps(-0.0), sign)))
+    }
+    #[inline(always)]
+    fn select_lt(self, a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
+        op!(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes))
+    }
+    #[inline(always)]
+    fn floor(self, a: __m512) -> __m512 {
+        op!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(a))
+    }
+    #[inline(always)]
+    fn ldexp(self, a: __m512, n: __m512) -> __m512 {
+        op!({
+            let e = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+            _mm512_mul_ps(a, _mm512_castsi512_ps(_mm512_slli_epi32::<23>(e)))
+        })
+    }
+    #[inline(always)]
+    fn reduce_add(self, a: __m512) -> f32 {
+        op!({
+            let x = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+            let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps::<1>(x, x)))
+        })
+    }
+    #[inline(always)]
+    fn reduce_max(self, a: __m512) -> f32 {
+        op!({
+            let x = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+            let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps::<1>(x, x)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> __m512 {
+        // SAFETY: passed on.
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_partial(self, p: *const f32, n: usize) -> __m512 {
+        // SAFETY: lanes outside the mask are not accessed.
+        unsafe { _mm512_maskz_loadu_ps(mask(n), p) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: __m512) {
+        // SAFETY: passed on.
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn store_partial(self, p: *mut f32, n: usize, v: __m512) {
+        // SAFETY: lanes outside the mask are not accessed.
+        unsafe { _mm512_mask_storeu_ps(p, mask(n), v) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u16) -> __m512 {
+        // SAFETY: passed on.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u16) -> __m512 {
+        // SAFETY: passed on.
+        unsafe {
+            let x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x))
+        }
+    }
+
+    /// The fraction and the scaling are one instruction each here, and the scaling takes the floor itself.
+    #[inline(always)]
+    fn exp2(self, x: __m512) -> __m512 {
+        op!({
+            let f = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(x);
+            let normal = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_set1_ps(-126.0));
+            _mm512_maskz_scalef_ps(normal, math::exp2_fraction(self, f), x)
+        })
+    }
+}

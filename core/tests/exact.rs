@@ -1,0 +1,426 @@
+//! Exact attention against an f64 twin: every instruction set, shapes, masks, element types, adversarial logits.
+
+use half::{bf16, f16};
+use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend, plan};
+use iceformer_core::attention::softmax::merge;
+use iceformer_core::attention::{Mask, Masking};
+use iceformer_core::mem::{Dtype, Memory, Plan, Rows, RowsMut, Tensor};
+use iceformer_core::simd::Isa;
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn uniform(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+    fn vec(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.uniform() * 1.5).collect()
+    }
+}
+
+fn isas() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|i| i.available())
+}
+
+/// Outputs and log-sum-exps of all rows, in f64.
+fn twin(head: &Head<'_>) -> (Vec<f64>, Vec<f64>) {
+    let (rows, keys) = (head.q.rows(), head.v.rows());
+    let (dk, dv) = (head.q.cols(), head.v.cols());
+    let read = |r: &Rows<'_>| {
+        let mut x = vec![0.0f32; r.rows() * r.cols()];
+        for i in 0..r.rows() {
+            r.read(i, &mut x[i * r.cols()..][..r.cols()]);
+        }
+        x.into_iter().map(f64::from).collect::<Vec<_>>()
+    };
+    let (q, v) = (read(&head.q), read(&head.v));
+    let mut k = if head.shared_qk { q.clone() } else { read(&head.k) };
+    if head.shared_qk {
+        for k in k.chunks_mut(dk) {
+            let norm = k.iter().map(|x| x * x).sum::<f64>().sqrt();
+            k.iter_mut().for_each(|x| *x = if norm > 0.0 { *x / norm } else { 0.0 });
+        }
+    }
+    let keep = head.masking.keep(head.batch);
+    let bias = head.masking.bias(head.batch, head.head);
+    let (mut out, mut lse) = (vec![0.0; rows * dv], vec![f64::NEG_INFINITY; rows]);
+    let mut b = vec![0.0f32; keys];
+    for i in 0..rows {
+        let seen = head.masking.visible(head.batch, i);
+        if let Some(bias) = &bias {
+            bias.read(i, &mut b);
+        }
+        let mut s: Vec<f64> = (0..keys)
+            .map(|j| {
+                if !seen.contains(j) || keep.is_some_and(|k| k[j] == 0) {
+                    return f64::NEG_INFINITY;
+                }
+                let mut x = f64::from(head.scale) * (0..dk).map(|c| q[i * dk + c] * k[j * dk + c]).sum::<f64>();
+                if head.softcap > 0.0 {
+                    x = f64::from(head.softcap) * (x / f64::from(head.softcap)).tanh();
+                }
+                x + f64::from(b[j])
+            })
+            .collect();
+        if head.shared_qk && s.iter().enumerate().any(|(j, &x)| j != i && x != f64::NEG_INFINITY) && i < keys {
+            s[i] = f64::NEG_INFINITY;
+        }
+        let m = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if m == f64::NEG_INFINITY {
+            continue;
+        }
+        let w: Vec<f64> = s.iter().map(|x| (x - m).exp()).collect();
+        let sum: f64 = w.iter().sum();
+        lse[i] = m + sum.ln();
+        for j in 0..keys {
+            for c in 0..dv {
+                out[i * dv + c] += w[j] / sum * v[j * dv + c];
+            }
+        }
+    }
+    (out, lse)
+}
+
+/// All rows, cut at row blocks; returns outputs, log-sum-exps and pairs.
+fn run(isa: Isa, head: &Head<'_>) -> (Vec<f32>, Vec<f32>, u64) {
+    let (rows, dv) = (head.q.rows(), head.v.cols());
+    let memory = Memory::system(0).unwrap();
+    let mut work = Work::new_in(&memory, head.q.cols(), dv).unwrap();
+    let (mut out, mut lse) = (vec![f32::NAN; rows * dv], vec![f32::NAN; rows]);
+    let used = memory.report().used;
+    let mut pairs = 0;
+    for (b, (out, lse)) in out.chunks_mut(ROW_BLOCK * dv).zip(lse.chunks_mut(ROW_BLOCK)).enumerate() {
+        let mut out = RowsMut::new(out, dv).unwrap();
+        pairs += attend(isa, head, b * ROW_BLOCK, lse.len(), &mut out, Some(lse), &mut work);
+    }
+    assert_eq!(memory.report().peak, used, "attend allocated");
+    (out, lse, pairs)
+}
+
+fn check(head: &Head<'_>, tolerance: f64, what: &str) {
+    let (want, want_lse) = twin(head);
+    let dv = head.v.cols();
+    let keep = head.masking.keep(head.batch);
+    let visible: usize = (0..head.q.rows())
+        .map(|i| {
+            let seen = head.masking.visible(head.batch, i);
+            (0..head.v.rows()).filter(|&j| seen.contains(j) && keep.is_none_or(|k| k[j] != 0)).count()
+        })
+        .sum();
+    for isa in isas() {
+        let (out, lse, pairs) = run(isa, head);
+        assert_eq!(pairs, visible as u64, "{what}");
+        for i in 0..head.q.rows() {
+            let (got, want) = (&out[i * dv..][..dv], &want[i * dv..][..dv]);
+            let error: f64 = got.iter().zip(want).map(|(&a, b)| (f64::from(a) - b).powi(2)).sum::<f64>().sqrt();
+            let size = want.iter().map(|x| x * x).sum::<f64>().sqrt();
+            assert!(error <= tolerance * size.max(0.05), "{}: {what}: row {i}: {error:e} of {size:e}", isa.name());
+            if want_lse[i] == f64::NEG_INFINITY {
+                assert_eq!(lse[i], f32::NEG_INFINITY, "{}: {what}: row {i}", isa.name());
+                assert!(got.iter().all(|&x| x == 0.0));
+            } else {
+                let error = (f64::from(lse[i]) - want_lse[i]).abs();
+                let size = want_lse[i].abs().max(1.0);
+                assert!(
+                    error <= tolerance * size,
+                    "{}: {what}: row {i}: lse {} for {}",
+                    isa.name(),
+                    lse[i],
+                    want_lse[i]
+                );
+            }
+        }
+    }
+}
+
+fn head<'a>(q: Rows<'a>, k: Rows<'a>, v: Rows<'a>, masking: &'a Masking<'a>) -> Head<'a> {
+    let scale = 1.0 / (q.cols() as f32).sqrt();
+    Head { q, k, v, masking, batch: 0, head: 0, scale, softcap: 0.0, shared_qk: false }
+}
+
+fn masking(mask: Mask<'_>, window: usize, sinks: usize, rows: usize, keys: usize) -> Masking<'_> {
+    Masking::new(mask, window, sinks, [1, 1, rows, keys], false).unwrap()
+}
+
+#[test]
+fn shapes() {
+    let dims: &[usize] =
+        if cfg!(miri) { &[3] } else { &[1, 2, 3, 5, 8, 16, 31, 32, 64, 80, 96, 100, 128, 192, 256, 512] };
+    let all_keys: &[usize] = if cfg!(miri) { &[0, 17] } else { &[0, 1, 2, 15, 16, 17, 63, 64, 65, 200, 517] };
+    let all_rows: &[usize] = if cfg!(miri) { &[3, 7] } else { &[1, 2, 3, 7, 33, 130] };
+    let mut rng = Rng(3);
+    let mut turn = 0;
+    for &d in dims {
+        for &keys in all_keys {
+            for &rows in all_rows {
+                // The large corner once is enough.
+                if rows * keys * d > 130 * 200 * 64 && turn % 7 != 0 {
+                    turn += 1;
+                    continue;
+                }
+                let dv = if turn % 3 == 0 { dims[turn % dims.len()] } else { d };
+                let (q, k, v) = (rng.vec(rows * d), rng.vec(keys * d), rng.vec(keys * dv));
+                let mask = if turn % 2 == 0 {
+                    Mask::None
+                } else {
+                    Mask::Causal { q_pos0: [0, keys as u64 / 2, 1000][turn % 3] }
+                };
+                let masking = masking(mask, 0, 0, rows, keys);
+                let (q, k, v) = (Rows::new(&q, d).unwrap(), Rows::new(&k, d).unwrap(), Rows::new(&v, dv).unwrap());
+                check(&head(q, k, v, &masking), 1e-5, &format!("d {d} dv {dv} rows {rows} keys {keys} {mask:?}"));
+                turn += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn masks() {
+    let mut rng = Rng(4);
+    let (d, sizes) =
+        if cfg!(miri) { (5, vec![(7, 19)]) } else { (24, vec![(3, 70), (7, 19), (61, 61), (230, 600), (200, 130)]) };
+    for (rows, keys) in sizes {
+        let (q, k, v) = (rng.vec(rows * d), rng.vec(keys * d), rng.vec(keys * d));
+        let (q, k, v) = (Rows::new(&q, d).unwrap(), Rows::new(&k, d).unwrap(), Rows::new(&v, d).unwrap());
+        let counts: Vec<u64> =
+            (0..rows).map(|_| rng.next() % (keys as u64 + 5)).map(|c| if c % 5 == 0 { 0 } else { c }).collect();
+        let mut keep: Vec<u8> = (0..keys).map(|_| (rng.next() % 3) as u8).collect();
+        keep[..3].fill(0);
+        let mut bias: Vec<f32> = rng.vec(rows * keys);
+        for b in &mut bias {
+            if rng.next() % 4 == 0 {
+                *b = f32::NEG_INFINITY;
+            }
+        }
+        bias[..keys].fill(f32::NEG_INFINITY);
+        let half_bias: Vec<f16> = bias.iter().map(|&b| f16::from_f32(b)).collect();
+        let tensor = |data: *const u8, dtype: Dtype| {
+            // SAFETY: the data is rows x keys packed and lives as long as the test.
+            unsafe {
+                let size = dtype.size();
+                let all = rows * keys * size;
+                Tensor::from_raw(data, dtype, [1, 1, rows, keys], [keys * size, all, all], "mask.bias").unwrap()
+            }
+        };
+        let masks = [
+            Mask::None,
+            Mask::Causal { q_pos0: 0 },
+            Mask::Causal { q_pos0: keys.saturating_sub(rows) as u64 },
+            Mask::Prefix(&counts),
+            Mask::Keys(&keep),
+            Mask::Additive(tensor(bias.as_ptr().cast(), Dtype::F32)),
+            Mask::Additive(tensor(half_bias.as_ptr().cast(), Dtype::F16)),
+        ];
+        for (m, mask) in masks.into_iter().enumerate() {
+            for (window, sinks) in [(0, 0), (1, 0), (9, 0), (40, 4), (100, 150), (3, 1)] {
+                let masking = masking(mask, window, sinks, rows, keys);
+                for softcap in [0.0, 1.5] {
+                    let mut h = head(q, k, v, &masking);
+                    h.softcap = softcap;
+                    check(&h, 1e-5, &format!("mask {m} window {window} sinks {sinks} softcap {softcap} rows {rows}"));
+                }
+                if window != 100 {
+                    let mut q = q;
+                    if rows <= keys {
+                        q = k;
+                    }
+                    if q.rows() != keys {
+                        continue;
+                    }
+                    // Keys are the queries: as many rows as keys.
+                    let mask = match mask {
+                        Mask::None | Mask::Causal { .. } | Mask::Keys(_) => mask,
+                        _ => continue,
+                    };
+                    let masking = self::masking(mask, window, sinks, keys, keys);
+                    let mut h = head(q, q, v, &masking);
+                    h.shared_qk = true;
+                    h.scale = 2.0;
+                    check(&h, 1e-5, &format!("shared {m} window {window} sinks {sinks} keys {keys}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn shared_queries_alone_and_zero() {
+    let mut rng = Rng(5);
+    for n in [1, 2, 6, 20] {
+        let mut q = rng.vec(n * 4);
+        q[..4].fill(0.0);
+        let v = rng.vec(n * 3);
+        let bias: Vec<f32> = (0..n * n).map(|i| if i / n == i % n { 0.5 } else { f32::NEG_INFINITY }).collect();
+        // SAFETY: packed n x n floats that outlive the view.
+        let bias = unsafe {
+            let all = n * n * 4;
+            Tensor::from_raw(bias.as_ptr().cast(), Dtype::F32, [1, 1, n, n], [n * 4, all, all], "bias").unwrap()
+        };
+        for mask in [Mask::Causal { q_pos0: 0 }, Mask::Additive(bias), Mask::None] {
+            let masking = masking(mask, 0, 0, n, n);
+            let (q, v) = (Rows::new(&q, 4).unwrap(), Rows::new(&v, 3).unwrap());
+            let mut h = head(q, q, v, &masking);
+            h.shared_qk = true;
+            for softcap in [0.0, 2.0] {
+                h.softcap = softcap;
+                check(&h, 1e-5, &format!("shared n {n} {mask:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn element_types_and_strides() {
+    let mut rng = Rng(6);
+    for (rows, keys, d) in [(2, 40, 33), (7, 40, 33), (70, 300, 48), (5, 9, 1)] {
+        let (q, k, v) = (rng.vec(rows * d), rng.vec(keys * d), rng.vec(keys * d));
+        let masking = masking(Mask::Causal { q_pos0: 3 }, 0, 0, rows, keys);
+        let h16 = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>();
+        let b16 = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>();
+        let (qh, kh, vh) = (h16(&q), h16(&k), h16(&v));
+        let (qb, kb, vb) = (b16(&q), b16(&k), b16(&v));
+        let qs = [Rows::new(&q, d).unwrap(), Rows::f16(&qh, d).unwrap(), Rows::bf16(&qb, d).unwrap()];
+        let ks = [Rows::new(&k, d).unwrap(), Rows::f16(&kh, d).unwrap(), Rows::bf16(&kb, d).unwrap()];
+        let vs = [Rows::new(&v, d).unwrap(), Rows::f16(&vh, d).unwrap(), Rows::bf16(&vb, d).unwrap()];
+        for i in 0..9 {
+            check(&head(qs[i % 3], ks[i / 3], vs[(i + 1) % 3], &masking), 1e-5, &format!("types {i}"));
+        }
+        for stride in [d + 3, 1024, 1040] {
+            let spread = |x: &[f32], n: usize| {
+                let mut y = vec![f32::NAN; n * stride];
+                (0..n).for_each(|i| y[i * stride..][..d].copy_from_slice(&x[i * d..][..d]));
+                y
+            };
+            let (q, k, v) = (spread(&q, rows), spread(&k, keys), spread(&v, keys));
+            let r = |x, n| Rows::strided(x, n, d, stride).unwrap();
+            check(&head(r(&q, rows), r(&k, keys), r(&v, keys), &masking), 1e-5, &format!("stride {stride}"));
+        }
+        // Output in 16 bits: the f32 result, rounded.
+        for isa in isas() {
+            let h = head(qs[0], ks[0], vs[0], &masking);
+            let (want, _, _) = run(isa, &h);
+            let mut out = vec![f16::ZERO; rows * d];
+            let memory = Memory::system(0).unwrap();
+            let mut work = Work::new_in(&memory, d, d).unwrap();
+            // SAFETY: packed rows of f16, borrowed here alone.
+            let mut view =
+                unsafe { RowsMut::from_raw(out.as_mut_ptr().cast(), Dtype::F16, rows, d, d * 2, "out").unwrap() };
+            attend(isa, &h, 0, rows, &mut view, None, &mut work);
+            assert!(out.iter().zip(&want).all(|(a, &b)| *a == f16::from_f32(b)));
+        }
+    }
+}
+
+#[test]
+fn large_logits() {
+    let mut rng = Rng(11);
+    // Small whole numbers: inner products are exact in f32, so only the softmax is tested.
+    for (rows, keys) in [(3, 200), (50, 200), (50, 700)] {
+        let d = 16;
+        let int = |rng: &mut Rng, n: usize| (0..n).map(|_| (rng.uniform() * 16.0).round()).collect::<Vec<f32>>();
+        let (q, k, v) = (int(&mut rng, rows * d), int(&mut rng, keys * d), rng.vec(keys * d));
+        let (q, k, v) = (Rows::new(&q, d).unwrap(), Rows::new(&k, d).unwrap(), Rows::new(&v, d).unwrap());
+        for scale in [8.0, 1.0, 0.0625, 1000.0, 0.0, -0.25] {
+            let masking = masking(Mask::None, 0, 0, rows, keys);
+            let mut h = head(q, k, v, &masking);
+            h.scale = scale;
+            check(&h, 1e-5, &format!("scale {scale}"));
+            h.softcap = 30.0;
+            check(&h, 2e-5, &format!("scale {scale} capped"));
+        }
+    }
+}
+
+#[test]
+fn later_keys_change_nothing() {
+    let (n, d) = (if cfg!(miri) { 9 } else { 330 }, 40);
+    let mut rng = Rng(12);
+    let (q, mut k, mut v) = (rng.vec(n * d), rng.vec(n * d), rng.vec(n * d));
+    for isa in isas() {
+        let masking = masking(Mask::Causal { q_pos0: 0 }, 0, 0, n, n);
+        let all = |k: &[f32], v: &[f32]| {
+            let h = head(Rows::new(&q, d).unwrap(), Rows::new(k, d).unwrap(), Rows::new(v, d).unwrap(), &masking);
+            run(isa, &h)
+        };
+        let (before, before_lse, _) = all(&k, &v);
+        for cut in [1, 5, n / 2, n - 1] {
+            k[cut * d..].iter_mut().for_each(|x| *x = rng.uniform() * 1e3);
+            v[cut * d..].iter_mut().for_each(|x| *x = rng.uniform() * 1e3);
+            let (after, after_lse, _) = all(&k, &v);
+            let same = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
+            // Sums differ only in rows that see what changed.
+            let rows = cut;
+            if cut == 1 || before_lse.len() > rows {
+                let first = all(&k, &v);
+                assert!(same(&first.0, &after), "a second run gave other bits");
+            }
+            let kept = &before[..rows.min(1) * d];
+            assert!(same(kept, &after[..kept.len()]), "{} cut {cut}", isa.name());
+            assert!(same(&before_lse[..rows.min(1)], &after_lse[..rows.min(1)]));
+        }
+        // From the far end towards the start, against a fresh baseline each time.
+        for cut in [n - 1, n / 2, 3] {
+            let (a, a_lse, _) = all(&k, &v);
+            k[cut * d..].iter_mut().for_each(|x| *x = rng.uniform() * 50.0);
+            v[cut * d..].iter_mut().for_each(|x| *x = rng.uniform() * 50.0);
+            let (b, b_lse, _) = all(&k, &v);
+            assert!(a[..cut * d].iter().zip(&b[..cut * d]).all(|(a, b)| a.to_bits() == b.to_bits()), "cut {cut}");
+            assert!(a_lse[..cut].iter().zip(&b_lse[..cut]).all(|(a, b)| a.to_bits() == b.to_bits()));
+        }
+    }
+}
+
+#[test]
+fn memory_is_planned_exactly() {
+    for (dk, dv) in [(1, 1), (64, 64), (128, 128), (80, 96), (1024, 1), (5000, 3)] {
+        let mut p = Plan::new();
+        Memory::plan(&mut p);
+        plan(&mut p, dk, dv);
+        let bytes = p.finish().unwrap().bytes;
+        let memory = Memory::system(bytes).unwrap();
+        let work = Work::new_in(&memory, dk, dv).unwrap();
+        assert_eq!(memory.report().used, bytes);
+        drop(work);
+        let tight = Memory::system(bytes - 1).unwrap();
+        assert!(Work::new_in(&tight, dk, dv).is_err());
+    }
+}
+
+#[test]
+fn halves_merge_to_the_whole() {
+    let (rows, keys, d) = (9, 60, 8);
+    let mut rng = Rng(13);
+    let (q, k, v) = (rng.vec(rows * d), rng.vec(keys * d), rng.vec(keys * d));
+    for isa in isas() {
+        for cut in [0, 1, 30, 60] {
+            let part = |from: usize, to: usize| {
+                let masking = masking(Mask::None, 0, 0, rows, to - from);
+                let (k, v) = (&k[from * d..to * d], &v[from * d..to * d]);
+                let h = head(Rows::new(&q, d).unwrap(), Rows::new(k, d).unwrap(), Rows::new(v, d).unwrap(), &masking);
+                run(isa, &h)
+            };
+            let (whole, whole_lse, _) = part(0, keys);
+            let (mut a, mut a_lse, _) = part(0, cut);
+            let (b, b_lse, _) = part(cut, keys);
+            merge(&mut a, &mut a_lse, &b, &b_lse, d).unwrap();
+            assert!(a.iter().zip(&whole).all(|(a, b)| (a - b).abs() < 1e-5));
+            assert!(a_lse.iter().zip(&whole_lse).all(|(a, b)| (a - b).abs() < 1e-5));
+        }
+    }
+    let none = f32::NEG_INFINITY;
+    let (mut out, mut lse) = ([1.0, 2.0], [none]);
+    merge(&mut out, &mut lse, &[3.0, 4.0], &[none], 2).unwrap();
+    assert_eq!((out, lse), ([0.0, 0.0], [none]));
+    merge(&mut out, &mut lse, &[3.0, 4.0], &[-5e4], 2).unwrap();
+    assert_eq!((out, lse), ([3.0, 4.0], [-5e4]));
+    merge(&mut out, &mut lse, &[5.0, 6.0], &[-5e4], 2).unwrap();
+    assert_eq!(out, [4.0, 5.0]);
+    assert!(merge(&mut out, &mut lse, &[0.0; 3], &[0.0], 2).is_err());
+    assert!(merge(&mut out, &mut lse, &[0.0; 2], &[0.0; 2], 2).is_err());
+}

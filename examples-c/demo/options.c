@@ -1,0 +1,83 @@
+#include "options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: iceformer-demo [FILE] [options]\n"
+    "\n"
+    "Runs exact and top-k attention on real queries, keys and values, one head at a time, and compares both with f64.\n"
+    "FILE is a safetensors file with layer{l}.q [query heads, n, d] and layer{l}.k, layer{l}.v [KV heads, n, d],\n"
+    "dtype F32, F16 or BF16; metadata \"causal\" (or \"layer{l}.causal\") = True makes row i see keys 0..i.\n"
+    "Without FILE: the data that comes with the demo.\n"
+    "\n"
+    "  --rows N        use the first N tokens only\n"
+    "  --top-k K       keys each row keeps in top-k mode (default: max(min(n/200, 50), 30))\n"
+    "  --threads N     threads inside one call (default 1)\n"
+    "  --tolerance T   relative output error accepted in accelerated mode, 0 to 1 (default 0.05)\n"
+    "  --isa NAME      instruction set at most: scalar, neon, avx2, avx512 (default: the best of this machine)\n"
+    "  --help          this text\n";
+
+static int wrong(const char *what, const char *value) {
+  fprintf(stderr, "iceformer-demo: %s: %s (see --help)\n", what, value);
+  return 0;
+}
+
+static int parse_count(const char *name, const char *text, uint64_t max, uint64_t *out) {
+  char *end = NULL;
+  errno = 0;
+  unsigned long long x = strtoull(text, &end, 10);
+  if (text[0] < '0' || text[0] > '9' || *end != 0 || errno != 0 || x == 0 || x > max) return wrong(name, text);
+  *out = x;
+  return 1;
+}
+
+static int parse_share(const char *name, const char *text, float *out) {
+  char *end = NULL;
+  float x = strtof(text, &end);
+  if (end == text || *end != 0 || !(x > 0 && x <= 1)) return wrong(name, text);
+  *out = x;
+  return 1;
+}
+
+options_result options_parse(options *o, int argc, char **argv) {
+  *o = (options){.threads = 1};
+  for (int i = 1; i < argc; i++) {
+    const char *name = argv[i];
+    uint64_t x = 0;
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+      fputs(help, stdout);
+      return OPTIONS_HELP;
+    }
+    if (name[0] != '-') {
+      if (o->path != NULL) return wrong("more than one file", name), OPTIONS_WRONG;
+      o->path = name;
+      continue;
+    }
+    const char *value = i + 1 < argc ? argv[i + 1] : "(no value)";
+    int ok;
+    if (strcmp(name, "--rows") == 0) {
+      ok = parse_count(name, value, UINT32_MAX, &x);
+      o->rows = x;
+    } else if (strcmp(name, "--top-k") == 0) {
+      ok = parse_count(name, value, UINT32_MAX, &x);
+      o->top_k = (uint32_t)x;
+    } else if (strcmp(name, "--threads") == 0) {
+      ok = parse_count(name, value, 1024, &x);
+      o->threads = (uint32_t)x;
+    } else if (strcmp(name, "--tolerance") == 0) {
+      ok = parse_share(name, value, &o->tolerance);
+    } else if (strcmp(name, "--isa") == 0 && i + 1 < argc) {
+      o->isa = value;
+      ok = 1;
+    } else {
+      ok = wrong("unknown option", name);
+    }
+    if (!ok) return OPTIONS_WRONG;
+    i++;
+  }
+  return OPTIONS_RUN;
+}

@@ -1,0 +1,21 @@
+/* Command line of the demo. */
+#ifndef DEMO_OPTIONS_H
+#define DEMO_OPTIONS_H
+
+#include <stdint.h>
+
+typedef struct options {
+  const char *path;
+  uint64_t rows; /* 0: all */
+  uint32_t top_k; /* 0: the library's rule */
+  uint32_t threads;
+  float tolerance; /* 0: the library's default */
+  const char *isa; /* NULL: the best of this machine */
+} options;
+
+typedef enum options_result { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_WRONG } options_result;
+
+/* On OPTIONS_WRONG one line has gone to standard error; on OPTIONS_HELP the help has gone to standard output. */
+options_result options_parse(options *o, int argc, char **argv);
+
+#endif
