@@ -8,7 +8,7 @@ use crate::view::{self, Names, UNTOUCHED, names};
 use crate::{guard, view::tensor, view::tensor_mut};
 use core::ffi::c_void;
 use core::ptr::{null, null_mut};
-use iceformer_core::attention::{self, AttentionStats, Problem};
+use iceformer_core::attention::{self, Problem};
 use iceformer_core::mem::{Tensor, TensorMut};
 use iceformer_core::{Error, Result, Status};
 
@@ -110,8 +110,21 @@ pub unsafe extern "C" fn ice_attention_desc_init(desc: *mut ice_attention_desc) 
 /// `stats` is NULL or writable for an ice_attention_stats.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ice_attention_stats_init(stats: *mut ice_attention_stats) {
+    let value = ice_attention_stats {
+        struct_size: size_of::<ice_attention_stats>() as u32,
+        mode: ICE_MODE_AUTO,
+        reason: ICE_REASON_REQUESTED,
+        estimated_mass: 0.0,
+        certified_error: 0.0,
+        reserved: 0,
+        pairs: 0,
+        pairs_dense: 0,
+        cells_opened: 0,
+        build_seconds: 0.0,
+        attend_seconds: 0.0,
+    };
     // SAFETY: passed on.
-    unsafe { cast::init(stats, view::stats(&AttentionStats::default())) };
+    unsafe { cast::init(stats, value) };
 }
 
 /// Which tensors of a description a function touches; the others may be NULL.

@@ -210,7 +210,7 @@ pub unsafe extern "C" fn ice_index_reserve(index: *mut ice_index, capacity: usiz
 /// @param ids   nullable: the next unused ids are taken, from 0 in a new index.
 /// Ownership: everything is copied.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_DUPLICATE (id), ICE_ERR_CAPACITY, ICE_ERR_NO_MEMORY, ICE_ERR_BUDGET,
-/// ICE_ERR_SHAPE (size overflows); the index is as before then.
+/// ICE_ERR_SHAPE (size overflows), ICE_ERR_ARGUMENT (the id UINT64_MAX); the index is as before then.
 /// Threads: exclusive. Allocates: within reserve. Cost: O(n m L log len). Since 0.1.
 ///
 /// # Safety
@@ -270,14 +270,14 @@ pub unsafe extern "C" fn ice_index_remove(
         match cast::nullable_output(removed, "removed")? {
             None => index.remove(ids),
             Some(out) => {
-                out.write(index.remove_present(ids)?);
+                out.write(index.remove_present(ids));
                 Ok(())
             }
         }
     })
 }
 
-/// Removes every key and keeps the memory.
+/// Removes every key and keeps the memory; automatic ids start at 0 again.
 ///
 /// Threads: exclusive. Allocates: never. Cost: O(capacity). Since 0.1.
 ///
@@ -474,9 +474,10 @@ unsafe fn query(index: *const ice_index, q: Query, exact: bool) -> Result<()> {
 /// Shapes: queries [n_queries, dim] packed f32; out [n_queries, k]; counts [n_queries].
 /// @param scratch  nullable: a temporary one is made per call.
 /// @param queries  finite; NULL only when n_queries is 0.
-/// @param counts   nullable: valid answers per query; entries of `out` behind them mean nothing.
-/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (field and value), ICE_ERR_SHAPE, ICE_ERR_STATE (scratch made
-/// before the index grew), ICE_ERR_ABI; without scratch also ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
+/// @param counts   nullable: answers per query; entries of `out` behind them have the id UINT64_MAX.
+/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (field and value; a query of norm zero under the inner product),
+/// ICE_ERR_SHAPE, ICE_ERR_CAPACITY (scratch made before the index grew), ICE_ERR_ABI; without scratch also
+/// ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
 /// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(visit m L log(m)) per query.
 /// Since 0.1.
 ///
@@ -548,7 +549,7 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
         if a.dim_v == 0 {
             return Err(Error::new(Status::Shape, "dim_v", "must be at least 1").value(0));
         }
-        let ids = cast::count(index.inner.id_end());
+        let ids = cast::count(index.inner.ids().max().map_or(0, |id| id + 1));
         let values = view::tensor(&values, [1, 1, ids, a.dim_v], names!("values"))?.head(0, 0);
         let options = match cast::nullable_sized(a.options, "options")? {
             Some(o) => view::attention_options(&o)?,
@@ -571,15 +572,16 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
 /// paper's Algorithm 1) or to all of them (ICE_MODE_EXACT).
 ///
 /// Shapes: queries [n_queries, dim] packed f32; values [id range, dim_v]; out [n_queries, dim_v] packed; lse
-/// [n_queries]. The id range goes from 0 to the largest id in the index; row `id` of `values` belongs to the key with
-/// that id, other rows are not read. Mask positions are ids: rows_kv of the mask is the id range.
+/// [n_queries]. The id range goes from 0 to the largest id in the index, that included; row `id` of `values` belongs to
+/// the key with that id. Mask positions are ids: rows_kv of the mask is the id range.
 /// @param scratch  nullable: a temporary one is made per call.
 /// @param values   the tensor's head and batch strides are not used.
 /// @param mask     nullable: every key is visible.
 /// @param options  nullable: all defaults.
 /// @param lse      nullable: log-sum-exp of each row's logits.
-/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT, ICE_ERR_SHAPE, ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED,
-/// ICE_ERR_STATE (scratch made before the index grew), ICE_ERR_ABI; without scratch also ICE_ERR_NO_MEMORY.
+/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT, ICE_ERR_SHAPE, ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED (an L2 index,
+/// num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY (scratch made before the index grew), ICE_ERR_ABI;
+/// without scratch also ICE_ERR_NO_MEMORY.
 /// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(n_queries) queries of top_k keys,
 /// or O(n_queries len (dim + dim_v)). Since 0.1.
 ///
@@ -758,21 +760,5 @@ pub unsafe extern "C" fn ice_index_load_in(
             out.write(object.as_ptr().cast());
             Ok(())
         })
-    }
-}
-
-/// The id range of an index, for cores that do not say it themselves: an inherent `id_end` takes precedence.
-trait IdEnd {
-    fn id_end(&self) -> u64;
-}
-
-impl IdEnd for Index {
-    fn id_end(&self) -> u64 {
-        let (mut id, mut seen) = (0, 0);
-        while seen < self.len() {
-            seen += usize::from(self.contains(id));
-            id += 1;
-        }
-        id
     }
 }

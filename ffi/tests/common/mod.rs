@@ -220,7 +220,7 @@ pub fn attended(s: *const ice_session) -> Vec<u32> {
     out.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Allocator that counts, checks what it gets back, and fails the call numbered `fail_at`.
+/// Allocator that counts, checks what it gets back, and fails on demand.
 #[derive(Default)]
 pub struct Counter {
     state: Mutex<Counts>,
@@ -230,7 +230,8 @@ pub struct Counter {
 struct Counts {
     live: BTreeMap<usize, (usize, usize)>,
     calls: usize,
-    fail_at: Option<usize>,
+    /// Numbers of the calls that fail.
+    fail: std::ops::Range<usize>,
     failed: bool,
 }
 
@@ -239,7 +240,7 @@ unsafe extern "C" fn hook_alloc(user: *mut c_void, size: usize, align: usize) ->
     assert!(size > 0 && align.is_power_of_two());
     let call = c.calls;
     c.calls += 1;
-    if c.fail_at == Some(call) {
+    if c.fail.contains(&call) {
         c.failed = true;
         return null_mut();
     }
@@ -263,10 +264,24 @@ impl Counter {
         a
     }
 
-    /// Fails the `i`-th allocation from now on; `None` fails none.
-    pub fn fail_at(&self, i: Option<usize>) {
+    fn fail(&self, fail: std::ops::Range<usize>) {
         let mut c = self.state.lock().expect("not poisoned");
-        (c.calls, c.fail_at, c.failed) = (0, i, false);
+        (c.calls, c.fail, c.failed) = (0, fail, false);
+    }
+
+    /// Gives `i` more blocks and then none.
+    pub fn exhausted_after(&self, i: usize) {
+        self.fail(i..usize::MAX);
+    }
+
+    /// Refuses one block, the `i`-th from now on.
+    pub fn refuse_one(&self, i: usize) {
+        self.fail(i..i + 1);
+    }
+
+    /// Gives whatever is asked for.
+    pub fn give(&self) {
+        self.fail(0..0);
     }
 
     pub fn failed(&self) -> bool {
