@@ -778,6 +778,47 @@ ice_status ice_index_attention(const ice_index *index,
                                float *lse,
                                ice_error *err);
 
+/// Bytes and alignment of the memory that ice_scratch_new_in needs for this index at its present capacity.
+///
+/// @param bytes, align  outputs, in bytes.
+/// Threads: shared. Allocates: never. Cost: O(1). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_scratch_required(const ice_index *index, size_t *bytes, size_t *align, ice_error *err);
+
+/// Makes query state for one thread and this index at its present capacity.
+///
+/// @param out  receives the scratch; free it with ice_scratch_free.
+/// Ownership: memory comes from the allocator of the index, from the system allocator if that lives in caller memory.
+/// The scratch may outlive the index, but fits only it.
+/// Errors: ICE_ERR_NO_MEMORY, ICE_ERR_UNSUPPORTED (no system allocator).
+/// Threads: shared. Allocates: may. Cost: O(capacity). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_scratch_new(const ice_index *index, ice_scratch **out, ice_error *err);
+
+/// Makes query state wholly inside caller memory.
+///
+/// @param mem    aligned to 64 bytes; stays in place and untouched until ice_scratch_free.
+/// @param bytes  at least what ice_scratch_required says.
+/// Ownership: `mem` stays the caller's and is not freed by ice_scratch_free.
+/// Errors: ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
+/// Threads: shared. Allocates: never. Cost: O(capacity). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_scratch_new_in(void *mem, size_t bytes, const ice_index *index, ice_scratch **out, ice_error *err);
+
+/// Frees query state; caller memory it was made in is the caller's again. NULL does nothing.
+///
+/// Threads: exclusive. Allocates: never. Since 0.1.
+///
+/// # Safety
+/// `scratch` is NULL or came from this library and is not used again.
+void ice_scratch_free(ice_scratch *scratch);
+
 /// Writes the index to a buffer; the same bytes for the same index on every machine.
 ///
 /// @param buf     NULL with cap 0: only asks for the size.
@@ -825,47 +866,6 @@ ice_status ice_index_load_required(const void *buf, size_t len, size_t *bytes, s
 /// # Safety
 /// Pointers are valid as described.
 ice_status ice_index_load_in(void *mem, size_t bytes, const void *buf, size_t len, ice_index **out, ice_error *err);
-
-/// Bytes and alignment of the memory that ice_scratch_new_in needs for this index at its present capacity.
-///
-/// @param bytes, align  outputs, in bytes.
-/// Threads: shared. Allocates: never. Cost: O(1). Since 0.1.
-///
-/// # Safety
-/// Pointers are valid as described.
-ice_status ice_scratch_required(const ice_index *index, size_t *bytes, size_t *align, ice_error *err);
-
-/// Makes query state for one thread and this index at its present capacity.
-///
-/// @param out  receives the scratch; free it with ice_scratch_free.
-/// Ownership: memory comes from the allocator of the index, from the system allocator if that lives in caller memory.
-/// The scratch may outlive the index, but fits only it.
-/// Errors: ICE_ERR_NO_MEMORY, ICE_ERR_UNSUPPORTED (no system allocator).
-/// Threads: shared. Allocates: may. Cost: O(capacity). Since 0.1.
-///
-/// # Safety
-/// Pointers are valid as described.
-ice_status ice_scratch_new(const ice_index *index, ice_scratch **out, ice_error *err);
-
-/// Makes query state wholly inside caller memory.
-///
-/// @param mem    aligned to 64 bytes; stays in place and untouched until ice_scratch_free.
-/// @param bytes  at least what ice_scratch_required says.
-/// Ownership: `mem` stays the caller's and is not freed by ice_scratch_free.
-/// Errors: ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
-/// Threads: shared. Allocates: never. Cost: O(capacity). Since 0.1.
-///
-/// # Safety
-/// Pointers are valid as described.
-ice_status ice_scratch_new_in(void *mem, size_t bytes, const ice_index *index, ice_scratch **out, ice_error *err);
-
-/// Frees query state; caller memory it was made in is the caller's again. NULL does nothing.
-///
-/// Threads: exclusive. Allocates: never. Since 0.1.
-///
-/// # Safety
-/// `scratch` is NULL or came from this library and is not used again.
-void ice_scratch_free(ice_scratch *scratch);
 
 /// Prepares a mask of kind ICE_MASK_NONE. NULL does nothing.
 ///

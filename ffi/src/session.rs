@@ -3,8 +3,9 @@
 use crate::alloc_hook::{Source, check_place, work as work_memory};
 use crate::attention::{DEFAULT_OPTIONS, stats_output};
 use crate::cast::{self, product};
-use crate::index::{put_layout, save, saved};
+use crate::index::put_layout;
 use crate::object::{self, Object, live, shared};
+use crate::saved::{save, saved};
 use crate::types::*;
 use crate::view::{self, names, tensor, tensor_mut};
 use crate::{guard, memory};
@@ -241,8 +242,9 @@ fn check_part(ith: u32, nth: u32) -> Result<()> {
 
 /// Part `ith` of `n` things in `nth` contiguous ranges.
 fn part(n: usize, ith: u32, nth: u32) -> core::ops::Range<usize> {
-    // 128 bits: the products of a count and a part number do not overflow them.
-    let cut = |i: u32| (n as u128 * u128::from(i) / u128::from(nth)) as usize;
+    let (ith, nth) = (ith as usize, nth as usize);
+    // The first n % nth parts take one more.
+    let cut = |i: usize| n / nth * i + (n % nth).min(i);
     cut(ith)..cut(ith + 1)
 }
 

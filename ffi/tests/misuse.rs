@@ -365,23 +365,3 @@ fn scratch_of_another_index() {
         ice_index_free(ix);
     }
 }
-
-#[test]
-fn names_versions_and_instruction_sets() {
-    let text = |p| unsafe { std::ffi::CStr::from_ptr(p) }.to_str().expect("ASCII");
-    assert_eq!((name(0), name(-1), name(-16)), ("ICE_OK", "ICE_ERR_NULL", "ICE_ERR_INTERNAL"));
-    for s in [1, -17, i32::MAX, i32::MIN] {
-        assert_eq!((name(s), text(ice_status_message(s))), ("ICE_ERR_UNKNOWN", "unknown status"));
-    }
-    for s in -16..=0 {
-        assert!(!text(ice_status_message(s)).is_empty() && text(ice_status_message(s)) != "unknown status");
-    }
-    unsafe {
-        let best = text(ice_isa_name());
-        assert_ne!(best, "unknown");
-        status(ICE_ERR_ARGUMENT, ice_isa_limit(c"mmx".as_ptr()));
-        status(ICE_OK, ice_isa_limit(c"scalar".as_ptr()));
-        status(ICE_OK, ice_isa_limit(null()));
-        assert_eq!(text(ice_isa_name()), best);
-    }
-}

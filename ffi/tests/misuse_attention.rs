@@ -125,7 +125,7 @@ fn options_masks_and_sizes_of_structs() {
     desc_refused(ICE_ERR_UNSUPPORTED, &["mode"], |d| d.options.mode = ICE_MODE_ACCELERATED);
     desc_refused(ICE_ERR_UNSUPPORTED, &["flags"], |d| d.options.flags = ICE_ATTENTION_CERTIFICATE);
     desc_refused(ICE_ERR_UNSUPPORTED, &["flags"], |d| d.options.flags = ICE_ATTENTION_VERIFIED);
-    let bias = vec![0u16; ROWS_Q * ROWS_KV];
+    let bias = [0u16; ROWS_Q * ROWS_KV];
     desc_refused(ICE_ERR_UNSUPPORTED, &["mask.bias"], |d| {
         let t = ice_tensor { dtype: ICE_BF16, data: bias.as_ptr().cast(), ..d.q };
         (d.mask.kind, d.mask.bias) = (ICE_MASK_ADDITIVE, t);

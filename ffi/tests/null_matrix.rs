@@ -294,7 +294,8 @@ fn attention() {
     ok(|e| unsafe { ice_attention_required(&d, &mut need, &mut align, e) });
     let work = std::cell::RefCell::new(Guarded::new(need));
     /// Makes one pointer inside a description NULL.
-    const INSIDE: [(&str, fn(&mut ice_attention_desc)); 4] = [
+    type Change = fn(&mut ice_attention_desc);
+    const INSIDE: [(&str, Change); 4] = [
         ("q.data", |d| d.q.data = null()),
         ("k.data", |d| d.k.data = null()),
         ("v.data", |d| d.v.data = null()),
