@@ -956,7 +956,7 @@ uint32_t ice_top_k_for(size_t n, float alpha);
 ///
 /// Shapes: mass [batch, heads_q]. Only q, k, mask and options of the description are used.
 /// @param k            at least 1.
-/// @param sample_rows  query rows looked at per head, evenly spaced; 0 = all.
+/// @param sample_rows  query rows looked at per head, evenly spaced; 0 = 64.
 /// Errors: as ice_attention.
 /// Threads: any. Allocates: may (system allocator). Cost: O(batch heads_q sample_rows rows_kv dim_k). Since 0.1.
 ///

@@ -227,8 +227,14 @@ pub unsafe extern "C" fn ice_attention(
     unsafe {
         guard::call("ice_attention", err, || {
             let stats = stats_output(stats)?;
-            let problem = problem(desc, Touched::All)?;
-            let need = if work.is_null() { 0 } else { attention::required(&problem)?.bytes };
+            let mut problem = problem(desc, Touched::All)?;
+            let mut need = 0;
+            if !work.is_null() {
+                // Inputs are checked once, by the call itself.
+                let trusted = core::mem::replace(&mut problem.options.trusted, true);
+                need = attention::required(&problem)?.bytes;
+                problem.options.trusted = trusted;
+            }
             let memory = work_memory(work.cast(), work_bytes, need, Source::System)?;
             let done = attention::attention(&problem, &memory)?;
             if let Some(out) = stats {
@@ -318,7 +324,7 @@ pub extern "C" fn ice_top_k_for(n: usize, alpha: f32) -> u32 {
 ///
 /// Shapes: mass [batch, heads_q]. Only q, k, mask and options of the description are used.
 /// @param k            at least 1.
-/// @param sample_rows  query rows looked at per head, evenly spaced; 0 = all.
+/// @param sample_rows  query rows looked at per head, evenly spaced; 0 = 64.
 /// Errors: as ice_attention.
 /// Threads: any. Allocates: may (system allocator). Cost: O(batch heads_q sample_rows rows_kv dim_k). Since 0.1.
 ///
@@ -339,11 +345,10 @@ pub unsafe extern "C" fn ice_attention_sparsity(
             if k == 0 {
                 return Err(Error::new(Status::Argument, "k", "must be at least 1").value(0));
             }
-            let [batch, heads, rows, _] = problem.q.shape();
+            let [batch, heads, ..] = problem.q.shape();
             let mass = cast::array_mut(mass, product(batch, heads, "heads_q")?, "mass")?;
-            let sample = if sample_rows == 0 { rows } else { sample_rows.min(rows) };
             let memory = Source::System.memory(0)?;
-            attention::sparsity(&problem, k as usize, sample, mass, &memory)
+            attention::sparsity(&problem, k as usize, sample_rows, mass, &memory)
         })
     }
 }

@@ -43,14 +43,14 @@ const LANGUAGES: [(&str, &str, &str); 3] =
 
 #[test]
 fn sample_is_the_one_in_the_readme() {
-    // A fenced block that includes the header and has a main function is the sample.
-    let readme = std::fs::read_to_string(Path::new(ROOT).join("../README.md")).unwrap_or_default();
-    let blocks = readme.split("```c\n").skip(1).filter_map(|b| b.split("```").next());
-    for block in
-        blocks.filter(|b| b.contains("iceformer.h") && b.contains("int main(void)") && b.contains("ice_index_query("))
-    {
-        assert_eq!(block, SAMPLE, "README.md and ffi/tests/sample.c differ");
-    }
+    let path = Path::new(ROOT).join("../README.md");
+    let Ok(readme) = std::fs::read_to_string(path) else {
+        println!("SKIPPED: packaged without README.md");
+        return;
+    };
+    // The first C block of the README is the sample.
+    let block = readme.split("```c\n").nth(1).and_then(|b| b.split("```").next());
+    assert_eq!(block, Some(SAMPLE), "README.md and ffi/tests/sample.c differ");
 }
 
 #[test]
