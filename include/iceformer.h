@@ -625,7 +625,7 @@ ice_status ice_index_reserve(ice_index *index, size_t capacity);
 /// @param ids   nullable: the next unused ids are taken, from 0 in a new index.
 /// Ownership: everything is copied.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_DUPLICATE (id), ICE_ERR_CAPACITY, ICE_ERR_NO_MEMORY, ICE_ERR_BUDGET,
-/// ICE_ERR_SHAPE (size overflows); the index is as before then.
+/// ICE_ERR_SHAPE (size overflows), ICE_ERR_ARGUMENT (the id UINT64_MAX); the index is as before then.
 /// Threads: exclusive. Allocates: within reserve. Cost: O(n m L log len). Since 0.1.
 ///
 /// # Safety
@@ -645,7 +645,7 @@ ice_status ice_index_insert(ice_index *index, const float *keys, size_t n, const
 /// Pointers are valid as described.
 ice_status ice_index_remove(ice_index *index, const uint64_t *ids, size_t n, size_t *removed);
 
-/// Removes every key and keeps the memory.
+/// Removes every key and keeps the memory; automatic ids start at 0 again.
 ///
 /// Threads: exclusive. Allocates: never. Cost: O(capacity). Since 0.1.
 ///
@@ -711,9 +711,10 @@ void ice_query_options_init(ice_query_options *options, uint32_t k);
 /// Shapes: queries [n_queries, dim] packed f32; out [n_queries, k]; counts [n_queries].
 /// @param scratch  nullable: a temporary one is made per call.
 /// @param queries  finite; NULL only when n_queries is 0.
-/// @param counts   nullable: valid answers per query; entries of `out` behind them mean nothing.
-/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (field and value), ICE_ERR_SHAPE, ICE_ERR_STATE (scratch made
-/// before the index grew), ICE_ERR_ABI; without scratch also ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
+/// @param counts   nullable: answers per query; entries of `out` behind them have the id UINT64_MAX.
+/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (field and value; a query of norm zero under the inner product),
+/// ICE_ERR_SHAPE, ICE_ERR_CAPACITY (scratch made before the index grew), ICE_ERR_ABI; without scratch also
+/// ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
 /// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(visit m L log(m)) per query.
 /// Since 0.1.
 ///
@@ -750,15 +751,16 @@ ice_status ice_index_query_exact(const ice_index *index,
 /// paper's Algorithm 1) or to all of them (ICE_MODE_EXACT).
 ///
 /// Shapes: queries [n_queries, dim] packed f32; values [id range, dim_v]; out [n_queries, dim_v] packed; lse
-/// [n_queries]. The id range goes from 0 to the largest id in the index; row `id` of `values` belongs to the key with
-/// that id, other rows are not read. Mask positions are ids: rows_kv of the mask is the id range.
+/// [n_queries]. The id range goes from 0 to the largest id in the index, that included; row `id` of `values` belongs to
+/// the key with that id. Mask positions are ids: rows_kv of the mask is the id range.
 /// @param scratch  nullable: a temporary one is made per call.
 /// @param values   the tensor's head and batch strides are not used.
 /// @param mask     nullable: every key is visible.
 /// @param options  nullable: all defaults.
 /// @param lse      nullable: log-sum-exp of each row's logits.
-/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT, ICE_ERR_SHAPE, ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED,
-/// ICE_ERR_STATE (scratch made before the index grew), ICE_ERR_ABI; without scratch also ICE_ERR_NO_MEMORY.
+/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT, ICE_ERR_SHAPE, ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED (an L2 index,
+/// num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY (scratch made before the index grew), ICE_ERR_ABI;
+/// without scratch also ICE_ERR_NO_MEMORY.
 /// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(n_queries) queries of top_k keys,
 /// or O(n_queries len (dim + dim_v)). Since 0.1.
 ///
@@ -775,6 +777,47 @@ ice_status ice_index_attention(const ice_index *index,
                                float *out,
                                float *lse,
                                ice_error *err);
+
+/// Bytes and alignment of the memory that ice_scratch_new_in needs for this index at its present capacity.
+///
+/// @param bytes, align  outputs, in bytes.
+/// Threads: shared. Allocates: never. Cost: O(1). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_scratch_required(const ice_index *index, size_t *bytes, size_t *align, ice_error *err);
+
+/// Makes query state for one thread and this index at its present capacity.
+///
+/// @param out  receives the scratch; free it with ice_scratch_free.
+/// Ownership: memory comes from the allocator of the index, from the system allocator if that lives in caller memory.
+/// The scratch may outlive the index, but fits only it.
+/// Errors: ICE_ERR_NO_MEMORY, ICE_ERR_UNSUPPORTED (no system allocator).
+/// Threads: shared. Allocates: may. Cost: O(capacity). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_scratch_new(const ice_index *index, ice_scratch **out, ice_error *err);
+
+/// Makes query state wholly inside caller memory.
+///
+/// @param mem    aligned to 64 bytes; stays in place and untouched until ice_scratch_free.
+/// @param bytes  at least what ice_scratch_required says.
+/// Ownership: `mem` stays the caller's and is not freed by ice_scratch_free.
+/// Errors: ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
+/// Threads: shared. Allocates: never. Cost: O(capacity). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_scratch_new_in(void *mem, size_t bytes, const ice_index *index, ice_scratch **out, ice_error *err);
+
+/// Frees query state; caller memory it was made in is the caller's again. NULL does nothing.
+///
+/// Threads: exclusive. Allocates: never. Since 0.1.
+///
+/// # Safety
+/// `scratch` is NULL or came from this library and is not used again.
+void ice_scratch_free(ice_scratch *scratch);
 
 /// Writes the index to a buffer; the same bytes for the same index on every machine.
 ///
@@ -823,47 +866,6 @@ ice_status ice_index_load_required(const void *buf, size_t len, size_t *bytes, s
 /// # Safety
 /// Pointers are valid as described.
 ice_status ice_index_load_in(void *mem, size_t bytes, const void *buf, size_t len, ice_index **out, ice_error *err);
-
-/// Bytes and alignment of the memory that ice_scratch_new_in needs for this index at its present capacity.
-///
-/// @param bytes, align  outputs, in bytes.
-/// Threads: shared. Allocates: never. Cost: O(1). Since 0.1.
-///
-/// # Safety
-/// Pointers are valid as described.
-ice_status ice_scratch_required(const ice_index *index, size_t *bytes, size_t *align, ice_error *err);
-
-/// Makes query state for one thread and this index at its present capacity.
-///
-/// @param out  receives the scratch; free it with ice_scratch_free.
-/// Ownership: memory comes from the allocator of the index, from the system allocator if that lives in caller memory.
-/// The scratch may outlive the index, but fits only it.
-/// Errors: ICE_ERR_NO_MEMORY, ICE_ERR_UNSUPPORTED (no system allocator).
-/// Threads: shared. Allocates: may. Cost: O(capacity). Since 0.1.
-///
-/// # Safety
-/// Pointers are valid as described.
-ice_status ice_scratch_new(const ice_index *index, ice_scratch **out, ice_error *err);
-
-/// Makes query state wholly inside caller memory.
-///
-/// @param mem    aligned to 64 bytes; stays in place and untouched until ice_scratch_free.
-/// @param bytes  at least what ice_scratch_required says.
-/// Ownership: `mem` stays the caller's and is not freed by ice_scratch_free.
-/// Errors: ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
-/// Threads: shared. Allocates: never. Cost: O(capacity). Since 0.1.
-///
-/// # Safety
-/// Pointers are valid as described.
-ice_status ice_scratch_new_in(void *mem, size_t bytes, const ice_index *index, ice_scratch **out, ice_error *err);
-
-/// Frees query state; caller memory it was made in is the caller's again. NULL does nothing.
-///
-/// Threads: exclusive. Allocates: never. Since 0.1.
-///
-/// # Safety
-/// `scratch` is NULL or came from this library and is not used again.
-void ice_scratch_free(ice_scratch *scratch);
 
 /// Prepares a mask of kind ICE_MASK_NONE. NULL does nothing.
 ///
@@ -954,7 +956,7 @@ uint32_t ice_top_k_for(size_t n, float alpha);
 ///
 /// Shapes: mass [batch, heads_q]. Only q, k, mask and options of the description are used.
 /// @param k            at least 1.
-/// @param sample_rows  query rows looked at per head, evenly spaced; 0 = all.
+/// @param sample_rows  query rows looked at per head, evenly spaced; 0 = 64.
 /// Errors: as ice_attention.
 /// Threads: any. Allocates: may (system allocator). Cost: O(batch heads_q sample_rows rows_kv dim_k). Since 0.1.
 ///
@@ -1041,7 +1043,7 @@ ice_status ice_session_append(ice_session *session,
 
 /// Publishes what all parts appended, or takes all of it back if one part failed or is missing.
 ///
-/// Errors: ICE_ERR_STATE (a part failed or is missing; the session is as before the appends).
+/// Errors: that of a part that failed, ICE_ERR_STATE (a part is missing); the session is as before the appends then.
 /// Threads: exclusive. Allocates: never. Cost: O(n) per head in the index. Since 0.1.
 ///
 /// # Safety
@@ -1058,7 +1060,7 @@ ice_status ice_session_commit(ice_session *session);
 ///                    `work` is NULL.
 /// @param ith, nth    part and number of parts; the result does not depend on nth.
 /// @param stats       nullable; of this part; filled by ice_attention_stats_init before.
-/// Errors: as ice_attention, ICE_ERR_ARGUMENT (ith, nth).
+/// Errors: as ice_attention, ICE_ERR_ARGUMENT (ith, nth), ICE_ERR_STATE (no mask, and more rows than tokens).
 /// Threads: partitioned; shared with other readers. Allocates: never with work. Cost: O(rows len (dim_k + dim_v)) per
 /// query head exact, top_k instead of len in top-k mode. Since 0.1.
 ///
@@ -1094,7 +1096,7 @@ ice_status ice_session_work_required(const ice_session *session,
 
 /// Keeps the first `len` tokens; more than there are is an error.
 ///
-/// Errors: ICE_ERR_ARGUMENT (len).
+/// Errors: ICE_ERR_ARGUMENT (len), ICE_ERR_STATE (appended tokens wait for a commit).
 /// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index. Since 0.1.
 ///
 /// # Safety
@@ -1103,7 +1105,7 @@ ice_status ice_session_truncate(ice_session *session, size_t len);
 
 /// Removes tokens begin .. end (end excluded); later tokens move down.
 ///
-/// Errors: ICE_ERR_ARGUMENT (range).
+/// Errors: ICE_ERR_ARGUMENT (range), ICE_ERR_STATE (appended tokens wait for a commit).
 /// Threads: exclusive. Allocates: never. Cost: O(len - begin) per head. Since 0.1.
 ///
 /// # Safety

@@ -8,7 +8,7 @@ use crate::view::{self, Names, UNTOUCHED, names};
 use crate::{guard, view::tensor, view::tensor_mut};
 use core::ffi::c_void;
 use core::ptr::{null, null_mut};
-use iceformer_core::attention::{self, AttentionStats, Problem};
+use iceformer_core::attention::{self, Problem};
 use iceformer_core::mem::{Tensor, TensorMut};
 use iceformer_core::{Error, Result, Status};
 
@@ -110,8 +110,21 @@ pub unsafe extern "C" fn ice_attention_desc_init(desc: *mut ice_attention_desc) 
 /// `stats` is NULL or writable for an ice_attention_stats.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ice_attention_stats_init(stats: *mut ice_attention_stats) {
+    let value = ice_attention_stats {
+        struct_size: size_of::<ice_attention_stats>() as u32,
+        mode: ICE_MODE_AUTO,
+        reason: ICE_REASON_REQUESTED,
+        estimated_mass: 0.0,
+        certified_error: 0.0,
+        reserved: 0,
+        pairs: 0,
+        pairs_dense: 0,
+        cells_opened: 0,
+        build_seconds: 0.0,
+        attend_seconds: 0.0,
+    };
     // SAFETY: passed on.
-    unsafe { cast::init(stats, view::stats(&AttentionStats::default())) };
+    unsafe { cast::init(stats, value) };
 }
 
 /// Which tensors of a description a function touches; the others may be NULL.
@@ -214,8 +227,14 @@ pub unsafe extern "C" fn ice_attention(
     unsafe {
         guard::call("ice_attention", err, || {
             let stats = stats_output(stats)?;
-            let problem = problem(desc, Touched::All)?;
-            let need = if work.is_null() { 0 } else { attention::required(&problem)?.bytes };
+            let mut problem = problem(desc, Touched::All)?;
+            let mut need = 0;
+            if !work.is_null() {
+                // Inputs are checked once, by the call itself.
+                let trusted = core::mem::replace(&mut problem.options.trusted, true);
+                need = attention::required(&problem)?.bytes;
+                problem.options.trusted = trusted;
+            }
             let memory = work_memory(work.cast(), work_bytes, need, Source::System)?;
             let done = attention::attention(&problem, &memory)?;
             if let Some(out) = stats {
@@ -305,7 +324,7 @@ pub extern "C" fn ice_top_k_for(n: usize, alpha: f32) -> u32 {
 ///
 /// Shapes: mass [batch, heads_q]. Only q, k, mask and options of the description are used.
 /// @param k            at least 1.
-/// @param sample_rows  query rows looked at per head, evenly spaced; 0 = all.
+/// @param sample_rows  query rows looked at per head, evenly spaced; 0 = 64.
 /// Errors: as ice_attention.
 /// Threads: any. Allocates: may (system allocator). Cost: O(batch heads_q sample_rows rows_kv dim_k). Since 0.1.
 ///
@@ -326,11 +345,10 @@ pub unsafe extern "C" fn ice_attention_sparsity(
             if k == 0 {
                 return Err(Error::new(Status::Argument, "k", "must be at least 1").value(0));
             }
-            let [batch, heads, rows, _] = problem.q.shape();
+            let [batch, heads, ..] = problem.q.shape();
             let mass = cast::array_mut(mass, product(batch, heads, "heads_q")?, "mass")?;
-            let sample = if sample_rows == 0 { rows } else { sample_rows.min(rows) };
             let memory = Source::System.memory(0)?;
-            attention::sparsity(&problem, k as usize, sample, mass, &memory)
+            attention::sparsity(&problem, k as usize, sample_rows, mass, &memory)
         })
     }
 }

@@ -3,7 +3,9 @@
 use crate::types::*;
 use core::ffi::c_char;
 use core::fmt::{self, Write};
-use iceformer_core::{Error, Result, Status};
+use iceformer_core::Result;
+#[cfg(any(feature = "std", test))]
+use iceformer_core::{Error, Status};
 
 /// Runs a body without letting a panic reach C.
 fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {

@@ -12,6 +12,8 @@ mod object;
 mod types;
 mod view;
 
+// From here on in the order of the header; blank lines keep rustfmt from sorting them.
+
 mod version;
 
 mod status;
@@ -20,7 +22,11 @@ mod memory;
 
 mod index;
 
+mod query;
+
 mod scratch;
+
+mod saved;
 
 mod attention;
 
@@ -29,6 +35,8 @@ mod session;
 pub use attention::*;
 pub use index::*;
 pub use memory::*;
+pub use query::*;
+pub use saved::*;
 pub use scratch::*;
 pub use session::*;
 pub use status::*;

@@ -132,7 +132,12 @@ pub(crate) unsafe fn shared<'a, H: Handle>(p: *const H) -> Result<&'a Object<H>>
 }
 
 /// Exclusive access, which marks the object as broken if a panic cuts it short.
-pub(crate) struct Exclusive<'a, H: Handle>(&'a mut Object<H>);
+pub(crate) struct Exclusive<'a, H: Handle> {
+    object: &'a mut Object<H>,
+    /// A destructor of the caller may call in while another panic unwinds; that one is not ours.
+    #[cfg(feature = "std")]
+    unwinding: bool,
+}
 
 /// Exclusive access.
 ///
@@ -140,27 +145,32 @@ pub(crate) struct Exclusive<'a, H: Handle>(&'a mut Object<H>);
 /// As [`live`], and no other call uses the handle meanwhile.
 pub(crate) unsafe fn exclusive<'a, H: Handle>(p: *mut H) -> Result<Exclusive<'a, H>> {
     // SAFETY: live handles point to their object; the caller keeps the thread contract.
-    unsafe { live(p).map(|mut o| Exclusive(o.as_mut())) }
+    let object = unsafe { live(p)?.as_mut() };
+    Ok(Exclusive {
+        object,
+        #[cfg(feature = "std")]
+        unwinding: std::thread::panicking(),
+    })
 }
 
 impl<H: Handle> core::ops::Deref for Exclusive<'_, H> {
     type Target = H::Inner;
     fn deref(&self) -> &H::Inner {
-        &self.0.inner
+        &self.object.inner
     }
 }
 
 impl<H: Handle> core::ops::DerefMut for Exclusive<'_, H> {
     fn deref_mut(&mut self) -> &mut H::Inner {
-        &mut self.0.inner
+        &mut self.object.inner
     }
 }
 
 #[cfg(feature = "std")]
 impl<H: Handle> Drop for Exclusive<'_, H> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.magic = POISONED;
+        if std::thread::panicking() && !self.unwinding {
+            self.object.magic = POISONED;
         }
     }
 }
@@ -180,5 +190,41 @@ pub(crate) unsafe fn free<H: Handle>(p: *mut H) {
         let memory = object.as_ref().memory.clone();
         (&raw mut (*object.as_ptr()).magic).write_volatile(FREED);
         memory.unplace(object);
+    }
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+    use crate::{ICE_ERR_INTERNAL, guard};
+    use iceformer_core::dci::{Index, IndexOptions};
+
+    fn index() -> *mut ice_index {
+        let make = |m: &_| Index::new_in(&IndexOptions::new(3), m);
+        create::<ice_index>(Source::System, 0, make).expect("memory").as_ptr().cast()
+    }
+
+    #[test]
+    fn a_panic_in_an_exclusive_call_breaks_the_object_and_only_that() {
+        let (ix, other) = (index(), index());
+        // SAFETY: live handles, used by this thread alone.
+        unsafe {
+            let s = guard::plain(|| {
+                let _held = exclusive(ix)?;
+                panic!("on purpose")
+            });
+            assert_eq!(s, ICE_ERR_INTERNAL);
+            assert_eq!(live(ix).map(drop).unwrap_err().status, Status::State);
+            assert!(exclusive(ix).is_err() && shared(ix).is_err());
+            assert!(exclusive(other).is_ok());
+            // A shared call that panics changes nothing.
+            guard::plain(|| {
+                let _held = shared(other)?;
+                panic!("on purpose")
+            });
+            assert!(live(other).is_ok());
+            free(ix);
+            free(other);
+        }
     }
 }

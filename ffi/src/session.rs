@@ -3,8 +3,9 @@
 use crate::alloc_hook::{Source, check_place, work as work_memory};
 use crate::attention::{DEFAULT_OPTIONS, stats_output};
 use crate::cast::{self, product};
-use crate::index::{put_layout, save, saved};
+use crate::index::put_layout;
 use crate::object::{self, Object, live, shared};
+use crate::saved::{save, saved};
 use crate::types::*;
 use crate::view::{self, names, tensor, tensor_mut};
 use crate::{guard, memory};
@@ -241,8 +242,9 @@ fn check_part(ith: u32, nth: u32) -> Result<()> {
 
 /// Part `ith` of `n` things in `nth` contiguous ranges.
 fn part(n: usize, ith: u32, nth: u32) -> core::ops::Range<usize> {
-    // 128 bits: the products of a count and a part number do not overflow them.
-    let cut = |i: u32| (n as u128 * u128::from(i) / u128::from(nth)) as usize;
+    let (ith, nth) = (ith as usize, nth as usize);
+    // The first n % nth parts take one more.
+    let cut = |i: usize| n / nth * i + (n % nth).min(i);
     cut(ith)..cut(ith + 1)
 }
 
@@ -289,7 +291,7 @@ pub unsafe extern "C" fn ice_session_append(
 
 /// Publishes what all parts appended, or takes all of it back if one part failed or is missing.
 ///
-/// Errors: ICE_ERR_STATE (a part failed or is missing; the session is as before the appends).
+/// Errors: that of a part that failed, ICE_ERR_STATE (a part is missing); the session is as before the appends then.
 /// Threads: exclusive. Allocates: never. Cost: O(n) per head in the index. Since 0.1.
 ///
 /// # Safety
@@ -300,9 +302,9 @@ pub unsafe extern "C" fn ice_session_commit(session: *mut ice_session) -> ice_st
     guard::plain(|| unsafe { exclusive(session, Session::commit) })
 }
 
-fn part_layout(session: &Session, rows: usize) -> Result<Layout> {
+fn part_layout(session: &Session) -> Result<Layout> {
     let mut plan = Plan::new();
-    session.work_plan(rows, &mut plan)?;
+    session.work_plan(&mut plan)?;
     plan.finish()
 }
 
@@ -316,7 +318,7 @@ fn part_layout(session: &Session, rows: usize) -> Result<Layout> {
 ///                    `work` is NULL.
 /// @param ith, nth    part and number of parts; the result does not depend on nth.
 /// @param stats       nullable; of this part; filled by ice_attention_stats_init before.
-/// Errors: as ice_attention, ICE_ERR_ARGUMENT (ith, nth).
+/// Errors: as ice_attention, ICE_ERR_ARGUMENT (ith, nth), ICE_ERR_STATE (no mask, and more rows than tokens).
 /// Threads: partitioned; shared with other readers. Allocates: never with work. Cost: O(rows len (dim_k + dim_v)) per
 /// query head exact, top_k instead of len in top-k mode. Since 0.1.
 ///
@@ -356,7 +358,7 @@ pub unsafe extern "C" fn ice_session_attend(
                 work_memory(work.cast(), work_bytes, 0, Source::System)?
             } else {
                 // Slices of whole blocks: each stays aligned, and no two parts share a cache line.
-                let one = part_layout(session, rows)?.bytes;
+                let one = part_layout(session)?.bytes;
                 check_place(work.cast(), work_bytes, product(one, nth as usize, "nth")?, "work")?;
                 work_memory(work.cast::<u8>().add(one * ith as usize), one, one, Source::System)?
             };
@@ -390,8 +392,10 @@ pub unsafe extern "C" fn ice_session_work_required(
     guard::plain(|| unsafe {
         let session = &shared(session)?.inner.session;
         check_part(0, nth)?;
+        // One part works through its rows block by block: today any number needs the same.
+        let _ = rows;
         let total = || {
-            let one = part_layout(session, rows)?;
+            let one = part_layout(session)?;
             Ok(Layout { bytes: product(one.bytes, nth as usize, "nth")?, align: one.align })
         };
         put_layout(total, bytes, align)
@@ -400,7 +404,7 @@ pub unsafe extern "C" fn ice_session_work_required(
 
 /// Keeps the first `len` tokens; more than there are is an error.
 ///
-/// Errors: ICE_ERR_ARGUMENT (len).
+/// Errors: ICE_ERR_ARGUMENT (len), ICE_ERR_STATE (appended tokens wait for a commit).
 /// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index. Since 0.1.
 ///
 /// # Safety
@@ -413,7 +417,7 @@ pub unsafe extern "C" fn ice_session_truncate(session: *mut ice_session, len: us
 
 /// Removes tokens begin .. end (end excluded); later tokens move down.
 ///
-/// Errors: ICE_ERR_ARGUMENT (range).
+/// Errors: ICE_ERR_ARGUMENT (range), ICE_ERR_STATE (appended tokens wait for a commit).
 /// Threads: exclusive. Allocates: never. Cost: O(len - begin) per head. Since 0.1.
 ///
 /// # Safety

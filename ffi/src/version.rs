@@ -1,7 +1,7 @@
 //! Identity: versions and the instruction set in use.
 
+use crate::guard;
 use crate::types::*;
-use crate::{cast, guard};
 use core::ffi::{CStr, c_char};
 use iceformer_core::simd::Isa;
 use iceformer_core::{Error, Status};
@@ -68,6 +68,16 @@ pub extern "C" fn ice_isa_name() -> *const c_char {
     .as_ptr()
 }
 
+/// Whether a C string is this text. Reads no further than the first difference, and needs no C library.
+///
+/// # Safety
+/// `s` is NUL-terminated.
+unsafe fn spells(s: *const c_char, text: &str) -> bool {
+    // SAFETY: every byte before was equal to one of `text`, which has no NUL, so the string goes on.
+    let byte = |i| unsafe { s.add(i).read() as u8 };
+    text.bytes().enumerate().all(|(i, b)| byte(i) == b) && byte(text.len()) == 0
+}
+
 /// Limits the instruction set of objects made from now on, for tests and for the same bits on different machines.
 ///
 /// @param name  a name as of ice_isa_name; nullable: no limit.
@@ -82,10 +92,8 @@ pub unsafe extern "C" fn ice_isa_limit(name: *const c_char) -> ice_status {
         if name.is_null() {
             return Isa::limit(None);
         }
-        let name = cast::pointer(name, "name")?;
         // SAFETY: vouched for by the caller.
-        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_bytes();
-        match Isa::ALL.into_iter().find(|i| i.name().as_bytes() == name) {
+        match Isa::ALL.into_iter().find(|i| unsafe { spells(name, i.name()) }) {
             Some(isa) if !isa.available() => Err(Error::new(Status::Unsupported, "name", "not on this machine")),
             Some(isa) => Isa::limit(Some(isa)),
             None => Err(Error::new(Status::Argument, "name", "no such instruction set")),

@@ -1,0 +1,166 @@
+//! An index as bytes.
+
+use crate::alloc_hook::Source;
+use crate::index::{layout, put_layout};
+use crate::object::{self, shared};
+use crate::types::*;
+use crate::{cast, guard};
+use core::ffi::c_void;
+use iceformer_core::dci::Index;
+use iceformer_core::{Error, Result, Status};
+
+/// How an object is written into a buffer of the caller: NULL with `cap` 0 asks for the size.
+///
+/// # Safety
+/// If not NULL, `buf` is writable for `cap` bytes and `needed` for one number.
+pub(crate) unsafe fn save(
+    buf: *mut c_void,
+    cap: usize,
+    needed: *mut usize,
+    len: usize,
+    write: impl FnOnce(&mut [u8]) -> Result<usize>,
+) -> Result<()> {
+    let needed = cast::nullable_output(needed, "needed")?;
+    let mut bytes = len;
+    if buf.is_null() && cap == 0 {
+        if needed.is_none() {
+            return Err(cast::null("needed"));
+        }
+    } else {
+        // SAFETY: passed on.
+        let out = unsafe { cast::array_mut(buf.cast::<u8>(), cap, "buf")? };
+        if out.len() < len {
+            return Err(Error::new(Status::Buffer, "buf", "is too small").need(len, cap));
+        }
+        bytes = write(out)?;
+    }
+    if let Some(p) = needed {
+        // SAFETY: checked above.
+        unsafe { p.write(bytes) };
+    }
+    Ok(())
+}
+
+/// Writes the index to a buffer; the same bytes for the same index on every machine.
+///
+/// @param buf     NULL with cap 0: only asks for the size.
+/// @param cap     bytes of `buf`.
+/// @param needed  bytes written, or needed when `buf` is NULL; nullable when `buf` is given.
+/// Errors: ICE_ERR_BUFFER (too small).
+/// Threads: shared. Allocates: never. Cost: O(bytes). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_save(
+    index: *const ice_index,
+    buf: *mut c_void,
+    cap: usize,
+    needed: *mut usize,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    guard::plain(|| unsafe {
+        let index = &shared(index)?.inner;
+        save(buf, cap, needed, index.save_len(), |out| index.save(out))
+    })
+}
+
+/// Makes an index from saved bytes.
+///
+/// @param buf        written by ice_index_save, any alignment.
+/// @param len        bytes of `buf`.
+/// @param allocator  nullable: the system allocator.
+/// @param out        receives the index; free it with ice_index_free.
+/// Ownership: nothing of `buf` is kept.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ABI, ICE_ERR_NO_MEMORY.
+/// Threads: any. Allocates: may. Cost: O(len) plus building. Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described; the allocator keeps its contract.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_load(
+    buf: *const c_void,
+    len: usize,
+    allocator: *const ice_allocator,
+    out: *mut *mut ice_index,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_index_load", err, || {
+            let bytes = saved(buf, len)?;
+            let source = Source::from_c(allocator)?;
+            let out = cast::output(out, "out")?;
+            let object = object::create::<ice_index>(source, 0, |m| Index::load(bytes, m))?;
+            out.write(object.as_ptr().cast());
+            Ok(())
+        })
+    }
+}
+
+/// Saved bytes; there are none in an empty buffer, so NULL is always an error.
+///
+/// # Safety
+/// If not NULL, `buf` is readable for `len` bytes during `'a` and nobody writes them.
+pub(crate) unsafe fn saved<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8]> {
+    cast::pointer(buf.cast::<u8>(), "buf")?;
+    // SAFETY: passed on.
+    unsafe { cast::array(buf.cast(), len, "buf") }
+}
+
+/// Bytes and alignment of the memory that ice_index_load_in needs for these saved bytes.
+///
+/// @param bytes, align  outputs, in bytes.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ABI.
+/// Threads: any. Allocates: never. Cost: O(len). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_load_required(
+    buf: *const c_void,
+    len: usize,
+    bytes: *mut usize,
+    align: *mut usize,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_index_load_required", err, || {
+            let options = Index::peek(saved(buf, len)?)?;
+            put_layout(|| layout(&options), bytes, align)
+        })
+    }
+}
+
+/// Makes an index from saved bytes wholly inside caller memory.
+///
+/// @param mem    aligned to 64 bytes; stays in place and untouched until ice_index_free.
+/// @param bytes  at least what ice_index_load_required says.
+/// @param buf, len  as in ice_index_load.
+/// Errors: as ice_index_load, ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
+/// Threads: any. Allocates: never. Cost: O(len) plus building. Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_load_in(
+    mem: *mut c_void,
+    bytes: usize,
+    buf: *const c_void,
+    len: usize,
+    out: *mut *mut ice_index,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_index_load_in", err, || {
+            let saved = saved(buf, len)?;
+            let out = cast::output(out, "out")?;
+            let need = layout(&Index::peek(saved)?)?;
+            let object = object::create_in::<ice_index>(mem.cast(), bytes, need, 0, |m| Index::load(saved, m))?;
+            out.write(object.as_ptr().cast());
+            Ok(())
+        })
+    }
+}
