@@ -5,7 +5,8 @@ use super::{Mode, clock, exact, head_topk};
 use crate::error::{Error, Result, Status};
 use crate::mem::{Layout, Memory, Plan};
 
-/// Work memory of one part.
+/// Work memory of one part; made once per part, so its own size does not matter.
+#[allow(clippy::large_enum_variant)]
 enum Work {
     Exact(exact::Work),
     TopK(head_topk::Work),

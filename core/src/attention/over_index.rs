@@ -84,7 +84,11 @@ pub fn index_attention(
         let visible = masking.visible(0, row);
         let (row_lse, used) = retrieval.attend(scratch, row, visible, out, row);
         stats.pairs += used as u64;
-        stats.pairs_dense += index.ids().filter(|&id| visible.contains(id as usize)).count() as u64;
+        let all = visible.begin == 0 && visible.end == values.rows();
+        stats.pairs_dense += match all && masking.keep(0).is_none() {
+            true => index.len() as u64,
+            false => index.ids().filter(|&id| retrieval.sees(visible, id)).count() as u64,
+        };
         if let Some(lse) = lse.as_deref_mut() {
             lse[row] = row_lse;
         }

@@ -50,6 +50,11 @@ impl Retrieval<'_> {
             && self.bias_at(row, id) != f32::NEG_INFINITY
     }
 
+    /// Whether a row that sees `visible` sees this key, bias aside.
+    pub(super) fn sees(&self, visible: Visible, id: u64) -> bool {
+        visible.contains(id as usize) && self.keep.is_none_or(|keep| keep[id as usize] != 0)
+    }
+
     /// Fills `scratch.chosen` with the best keys the index finds for `scratch.query` among the visible ones, scores being
     /// inner products. Where found keys are masked out, looks for more until enough are left or all were seen.
     fn choose(&self, scratch: &mut Scratch, row: usize, visible: Visible) {
@@ -63,11 +68,13 @@ impl Retrieval<'_> {
         chosen.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then(a.id.cmp(&b.id)));
         chosen.truncate(self.k);
         let own = row as u64;
-        if chosen.is_empty() && self.skip_self && visible.contains(row) {
-            if let Some(key) = self.index.key(own) {
-                let score = self.index.isa().dot(key, &scratch.query);
-                reserved(chosen.push(Neighbor { id: own, score }));
-            }
+        if chosen.is_empty()
+            && self.skip_self
+            && visible.contains(row)
+            && let Some(key) = self.index.key(own)
+        {
+            let score = self.index.isa().dot(key, &scratch.query);
+            reserved(chosen.push(Neighbor { id: own, score }));
         }
     }
 

@@ -273,7 +273,7 @@ impl Index {
         if self.options.fixed {
             return Err(full.need(need, self.capacity));
         }
-        let roomy = need.max(self.capacity.saturating_mul(2)).max(64).min(MAX_KEYS);
+        let roomy = need.max(self.capacity.saturating_mul(2)).clamp(64, MAX_KEYS);
         // Where twice the room is refused, exactly enough may still do.
         self.reserve(roomy).or_else(|_| self.reserve(need))
     }
