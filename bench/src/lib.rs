@@ -1,1 +1,4 @@
-//! Benchmarks.
+//! Data and measures shared by the benchmarks: captured heads, retrieval quality, output error.
+
+pub mod heads;
+pub mod retrieval;

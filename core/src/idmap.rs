@@ -14,20 +14,11 @@ const FULL: Error = Error::new(Status::Capacity, "capacity", "id map is full");
 
 const TAKEN: Error = Error::new(Status::Duplicate, "id", "is already in use");
 
-/// Spreads every bit of an id over the whole word (the splitmix64 finaliser). Fixed, so that equal calls give equal
-/// tables.
-#[inline]
-pub(crate) fn mix(id: u64) -> u64 {
-    let mut x = id.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
 #[cfg(feature = "alloc")]
 mod hashed {
-    use super::{FULL, TAKEN, mix};
+    use super::{FULL, TAKEN};
     use crate::error::{Error, Result, Status};
+    use crate::math::mix;
     use crate::mem::{Memory, Plan};
     use hashbrown::{HashTable, TryReserveError};
 

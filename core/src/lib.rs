@@ -8,6 +8,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`error`] | statuses and errors without a heap |
+//! | [`math`] | hashes, floats as ordered integers |
 //! | [`mem`] | memory sources, plans, arrays, strided views |
 //! | [`simd`] | vector types, detection, kernels |
 //! | [`project`] | seeded directions, the inner-product lift, projections |
@@ -31,6 +32,7 @@ pub mod dci;
 pub mod error;
 pub mod idmap;
 pub mod list;
+pub mod math;
 #[allow(unsafe_code)]
 pub mod mem;
 pub mod project;

@@ -3,7 +3,8 @@
 
 use iceformer_core::Status;
 use iceformer_core::idmap::IdMap;
-use iceformer_core::list::{Cursor, NODE, Pool, SkipList, cell_of, float_of, image_of, proj_of, sort_key};
+use iceformer_core::list::{Cursor, NODE, Pool, SkipList, cell_of, proj_of, sort_key};
+use iceformer_core::math::{float_of, image_of};
 use iceformer_core::mem::{Memory, Plan};
 use iceformer_core::queue::{Front, Frontier, Item, TopK};
 use iceformer_core::seen::Seen;

@@ -1,8 +1,10 @@
 //! Exact attention against an f64 twin: every instruction set, shapes, masks, element types, adversarial logits.
 
 use half::{bf16, f16};
+mod common;
+
 use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend, plan};
-use iceformer_core::attention::softmax::merge;
+use iceformer_core::attention::merge;
 use iceformer_core::attention::{Mask, Masking};
 use iceformer_core::mem::{Dtype, Memory, Plan, Rows, RowsMut, Tensor};
 use iceformer_core::simd::Isa;
@@ -90,7 +92,7 @@ fn twin(head: &Head<'_>) -> (Vec<f64>, Vec<f64>) {
 /// All rows, cut at row blocks; returns outputs, log-sum-exps and pairs.
 fn run(isa: Isa, head: &Head<'_>) -> (Vec<f32>, Vec<f32>, u64) {
     let (rows, dv) = (head.q.rows(), head.v.cols());
-    let memory = Memory::system(0).unwrap();
+    let memory = common::memory(0);
     let mut work = Work::new_in(&memory, head.q.cols(), dv).unwrap();
     let (mut out, mut lse) = (vec![f32::NAN; rows * dv], vec![f32::NAN; rows]);
     let used = memory.report().used;
@@ -306,7 +308,7 @@ fn element_types_and_strides() {
             let h = head(qs[0], ks[0], vs[0], &masking);
             let (want, _, _) = run(isa, &h);
             let mut out = vec![f16::ZERO; rows * d];
-            let memory = Memory::system(0).unwrap();
+            let memory = common::memory(0);
             let mut work = Work::new_in(&memory, d, d).unwrap();
             // SAFETY: packed rows of f16, borrowed here alone.
             let mut view =
@@ -383,11 +385,11 @@ fn memory_is_planned_exactly() {
         Memory::plan(&mut p);
         plan(&mut p, dk, dv);
         let bytes = p.finish().unwrap().bytes;
-        let memory = Memory::system(bytes).unwrap();
+        let memory = common::memory(bytes);
         let work = Work::new_in(&memory, dk, dv).unwrap();
         assert_eq!(memory.report().used, bytes);
         drop(work);
-        let tight = Memory::system(bytes - 1).unwrap();
+        let tight = common::memory(bytes - 1);
         assert!(Work::new_in(&tight, dk, dv).is_err());
     }
 }

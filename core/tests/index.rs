@@ -1,6 +1,9 @@
 //! The index against a model: brute force over a plain map of keys.
 #![allow(unsafe_code)]
 
+mod common;
+
+use common::memory;
 use iceformer_core::Status;
 use iceformer_core::dci::{Engine, Index, IndexOptions, Metric, Neighbor, QueryOptions, Scratch};
 use iceformer_core::mem::{Memory, Plan, Rows};
@@ -15,7 +18,7 @@ fn options(dim: usize, metric: Metric, levels: usize) -> IndexOptions {
 }
 
 fn scratch(index: &Index) -> Scratch {
-    Scratch::new_in(index, &Memory::system(0).unwrap()).unwrap()
+    Scratch::new_in(index, &memory(0)).unwrap()
 }
 
 /// Small integers: sums are exact in f32, so that scores and ties are the same however they are added up.
@@ -152,7 +155,7 @@ proptest! {
         range in (0u64..120, 120u64..300),
     ) {
         let metric = if l2 { Metric::L2 } else { Metric::InnerProduct };
-        let (mut index, mut model) = (Index::new(&options(DIM, metric, levels)).unwrap(), Model::new());
+        let (mut index, mut model) = (Index::new_in(&options(DIM, metric, levels), &memory(0)).unwrap(), Model::new());
         run(&mut index, &mut model, &ops);
         let q = floats(&q);
         for engine in [Engine::Auto, Engine::Walk, Engine::Scan] {
@@ -177,7 +180,7 @@ proptest! {
         visit in 0usize..400, retrieve in 0usize..80, l2: bool, narrow: bool,
     ) {
         let metric = if l2 { Metric::L2 } else { Metric::InnerProduct };
-        let (mut index, mut model) = (Index::new(&options(DIM, metric, 1)).unwrap(), Model::new());
+        let (mut index, mut model) = (Index::new_in(&options(DIM, metric, 1), &memory(0)).unwrap(), Model::new());
         run(&mut index, &mut model, &ops);
         let q = floats(&q);
         let (id_begin, id_end) = if narrow { (20, 150) } else { (0, 0) };
@@ -216,13 +219,13 @@ proptest! {
         shuffle in any::<u64>(), chunk in 1usize..50, levels in 1usize..5, l2: bool,
     ) {
         let metric = if l2 { Metric::L2 } else { Metric::InnerProduct };
-        let mut one = Index::new(&options(DIM, metric, levels)).unwrap();
+        let mut one = Index::new_in(&options(DIM, metric, levels), &memory(0)).unwrap();
         for (id, key) in keys.iter().enumerate() {
             one.insert(Rows::new(key, DIM).unwrap(), Some(&[id as u64])).unwrap();
         }
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|&i| (i as u64 ^ shuffle).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut other = Index::new(&options(DIM, metric, levels)).unwrap();
+        let mut other = Index::new_in(&options(DIM, metric, levels), &memory(0)).unwrap();
         // Passers-by of no larger norm: the norm bound keeps what it has seen.
         let passers: Vec<f32> = keys.iter().take(20).flat_map(|k| k.iter().map(|x| x * 0.5)).collect();
         let passer_ids: Vec<u64> = (0..(passers.len() / DIM) as u64).map(|i| 1000 + i).collect();
@@ -237,7 +240,7 @@ proptest! {
         let loaded = {
             let mut bytes = vec![0; one.save_len()];
             one.save(&mut bytes).unwrap();
-            Index::load(&bytes, &Memory::system(0).unwrap()).unwrap()
+            Index::load(&bytes, &memory(0)).unwrap()
         };
         for q in keys.iter().filter(|q| q.iter().any(|&x| x != 0.0)).take(10) {
             for (retrieve, field_of_view) in [(1, 1), (5, 2), (40, 4)] {
@@ -254,7 +257,7 @@ proptest! {
 
 /// Deterministic floats in [-1, 1).
 fn noise(n: usize, seed: u64) -> Vec<f32> {
-    (0..n).map(|i| (iceformer_core::project::hash(seed, i as u64) >> 40) as f32 / (1u64 << 23) as f32 - 1.0).collect()
+    (0..n).map(|i| (iceformer_core::math::hash(seed, i as u64) >> 40) as f32 / (1u64 << 23) as f32 - 1.0).collect()
 }
 
 #[test]
@@ -264,7 +267,7 @@ fn every_instruction_set_finds_the_same_neighbours() {
     let mut answers = Vec::new();
     for isa in Isa::ALL.into_iter().filter(|i| i.available()) {
         let o = IndexOptions { isa: Some(isa), levels: 2, ..IndexOptions::new(24) };
-        let mut index = Index::new(&o).unwrap();
+        let mut index = Index::new_in(&o, &memory(0)).unwrap();
         index.insert(Rows::new(&keys, 24).unwrap(), None).unwrap();
         let found = ask(&index, &q, &QueryOptions::unlimited(20));
         answers.push(found.iter().map(|n| n.id).collect::<Vec<_>>());
@@ -312,7 +315,7 @@ fn region_of_the_planned_size_holds_an_index_and_one_byte_less_does_not() {
 
 #[test]
 fn refused_inserts_leave_everything_as_it_was() {
-    let mut index = Index::new(&options(3, Metric::InnerProduct, 2)).unwrap();
+    let mut index = Index::new_in(&options(3, Metric::InnerProduct, 2), &memory(0)).unwrap();
     index.insert(Rows::new(&noise(30, 4), 3).unwrap(), None).unwrap();
     index.remove(&[2, 5]).unwrap();
     let before = ask(&index, &[1.0, 2.0, 3.0], &QueryOptions::new(10));
@@ -340,26 +343,26 @@ fn refused_inserts_leave_everything_as_it_was() {
 
 #[test]
 fn damaged_and_foreign_bytes_are_refused() {
-    let mut index = Index::new(&options(3, Metric::L2, 2)).unwrap();
+    let mut index = Index::new_in(&options(3, Metric::L2, 2), &memory(0)).unwrap();
     index.insert(Rows::new(&noise(60, 5), 3).unwrap(), None).unwrap();
     let mut bytes = vec![0; index.save_len()];
     assert_eq!(index.save(&mut vec![0; bytes.len() - 1]).unwrap_err().status, Status::Buffer);
     assert_eq!(index.save(&mut bytes).unwrap(), bytes.len());
-    let memory = || Memory::system(0).unwrap();
-    assert_eq!(Index::load(&bytes, &memory()).unwrap().len(), 20);
+    assert_eq!(Index::load(&bytes, &memory(0)).unwrap().len(), 20);
     for at in 0..bytes.len() {
         let mut bad = bytes.clone();
         bad[at] ^= 0x10;
-        assert_eq!(Index::load(&bad, &memory()).err().map(|e| e.status), Some(Status::Buffer), "byte {at}");
-        assert_eq!(Index::load(&bytes[..at], &memory()).err().map(|e| e.status), Some(Status::Buffer), "cut at {at}");
+        assert_eq!(Index::load(&bad, &memory(0)).err().map(|e| e.status), Some(Status::Buffer), "byte {at}");
+        assert_eq!(Index::load(&bytes[..at], &memory(0)).err().map(|e| e.status), Some(Status::Buffer), "cut at {at}");
     }
     bytes.push(0);
-    assert!(Index::load(&bytes, &memory()).is_err());
+    assert!(Index::load(&bytes, &memory(0)).is_err());
 }
 
 #[test]
 fn larger_norms_grow_the_bound_and_keep_answers() {
-    let (mut index, mut model) = (Index::new(&options(4, Metric::InnerProduct, 1)).unwrap(), Model::new());
+    let (mut index, mut model) =
+        (Index::new_in(&options(4, Metric::InnerProduct, 1), &memory(0)).unwrap(), Model::new());
     for i in 0..200u64 {
         let key: Vec<f32> = (0..4).map(|j| ((i * 7 + j * 3) % 11) as f32 * (1.0 + (i / 20) as f32)).collect();
         index.insert(Rows::new(&key, 4).unwrap(), None).unwrap();
@@ -377,7 +380,7 @@ fn larger_norms_grow_the_bound_and_keep_answers() {
 
 #[test]
 fn a_query_says_what_is_wrong_and_writes_nothing() {
-    let mut index = Index::new(&options(3, Metric::InnerProduct, 1)).unwrap();
+    let mut index = Index::new_in(&options(3, Metric::InnerProduct, 1), &memory(0)).unwrap();
     let mut early = scratch(&index);
     index.insert(Rows::new(&noise(300, 6), 3).unwrap(), None).unwrap();
     let mut s = scratch(&index);

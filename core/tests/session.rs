@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::noise;
+use common::{memory, noise};
 use half::f16;
 use iceformer_core::Status;
 use iceformer_core::attention::{AttentionOptions, Mask, Mode, Problem, Reason, Session, SessionOptions, attention};
-use iceformer_core::mem::{Dtype, Memory, Plan, Rows, Tensor, TensorMut};
+use iceformer_core::mem::{Dtype, Plan, Rows, Tensor, TensorMut};
 
 const HEADS_Q: usize = 4;
 const HEADS_KV: usize = 2;
@@ -63,7 +63,7 @@ impl Model {
             mask: Mask::Causal { q_pos0: (n - rows) as u64 },
             options: o,
         };
-        attention(&problem, &Memory::system(0).unwrap()).unwrap();
+        attention(&problem, &memory(0)).unwrap();
         (out, lse)
     }
 }
@@ -86,7 +86,7 @@ fn attend(session: &Session, q: &[f32], rows: usize, nth: usize) -> (Vec<f32>, V
         let lse = TensorMut::new(&mut lse, [1, HEADS_Q, rows, 1]).unwrap();
         let q = Tensor::new(q, [1, HEADS_Q, rows, DIM_K]).unwrap();
         for ith in (0..nth).rev() {
-            let work = Memory::system(bytes).unwrap();
+            let work = memory(bytes);
             let stats = session.attend(q, None, &out, Some(&lse), &work, ith, nth).unwrap();
             mode = (stats.mode, stats.reason);
         }
@@ -126,7 +126,7 @@ fn every_way_of_changing_a_session_keeps_it_right() {
     ];
     for mode in [Mode::Exact, Mode::TopK] {
         for (dtype, round) in rounds {
-            let mut session = Session::new(&perfect(mode, dtype)).unwrap();
+            let mut session = Session::new_in(&perfect(mode, dtype), &memory(0)).unwrap();
             let mut model = Model::default();
             append(&mut session, 70, &model.grow(70, 1));
             check(&session, &model, 70, 2, round);
@@ -149,7 +149,7 @@ fn every_way_of_changing_a_session_keeps_it_right() {
             check(&session, &model, 7, 4, round);
             let mut bytes = vec![0; session.save_len()];
             session.save(&mut bytes).unwrap();
-            let loaded = Session::load(&bytes, &Memory::system(0).unwrap()).unwrap();
+            let loaded = Session::load(&bytes, &memory(0)).unwrap();
             check(&loaded, &model, 7, 5, round);
             let q = noise(HEADS_Q * 3 * DIM_K, 6, 2.0);
             assert_eq!(attend(&loaded, &q, 3, 1).0, attend(&session, &q, 3, 1).0);
@@ -164,7 +164,8 @@ fn every_way_of_changing_a_session_keeps_it_right() {
 
 #[test]
 fn short_sessions_are_exact_and_say_so() {
-    let mut session = Session::new(&SessionOptions { dense_below: 50, ..options(Mode::TopK, Dtype::F32) }).unwrap();
+    let mut session =
+        Session::new_in(&SessionOptions { dense_below: 50, ..options(Mode::TopK, Dtype::F32) }, &memory(0)).unwrap();
     let mut model = Model::default();
     append(&mut session, 49, &model.grow(49, 1));
     let q = noise(HEADS_Q * DIM_K, 2, 2.0);
@@ -176,7 +177,7 @@ fn short_sessions_are_exact_and_say_so() {
 #[test]
 fn a_failed_append_is_rolled_back_everywhere() {
     for mode in [Mode::Exact, Mode::TopK] {
-        let mut session = Session::new(&options(mode, Dtype::F16)).unwrap();
+        let mut session = Session::new_in(&options(mode, Dtype::F16), &memory(0)).unwrap();
         let mut model = Model::default();
         append(&mut session, 30, &model.grow(30, 1));
         let q = noise(HEADS_Q * DIM_K, 2, 2.0);
@@ -221,7 +222,7 @@ fn a_failed_append_is_rolled_back_everywhere() {
 
 #[test]
 fn wrong_calls_are_refused_and_change_nothing() {
-    let mut session = Session::new(&options(Mode::Exact, Dtype::F32)).unwrap();
+    let mut session = Session::new_in(&options(Mode::Exact, Dtype::F32), &memory(0)).unwrap();
     let mut model = Model::default();
     append(&mut session, 10, &model.grow(10, 1));
     assert_eq!(session.truncate(11).unwrap_err().status, Status::Argument);
@@ -236,7 +237,7 @@ fn wrong_calls_are_refused_and_change_nothing() {
                 mask,
                 &TensorMut::new(&mut out[..HEADS_Q * rows * DIM_V], [1, HEADS_Q, rows, DIM_V]).unwrap(),
                 None,
-                &Memory::system(0).unwrap(),
+                &memory(0),
                 ith,
                 nth,
             )
@@ -256,21 +257,21 @@ fn wrong_calls_are_refused_and_change_nothing() {
         ("capacity", SessionOptions { capacity: 0, ..options(Mode::Exact, Dtype::F32) }),
         ("mode", options(Mode::Accelerated, Dtype::F32)),
     ] {
-        let e = Session::new(&o).err().unwrap();
+        let e = Session::new_in(&o, &memory(0)).err().unwrap();
         assert_eq!(e.field, field);
     }
 }
 
 #[test]
 fn damaged_and_foreign_bytes_are_refused() {
-    let mut session = Session::new(&options(Mode::TopK, Dtype::F16)).unwrap();
+    let mut session = Session::new_in(&options(Mode::TopK, Dtype::F16), &memory(0)).unwrap();
     append(&mut session, 3, &Model::default().grow(3, 1));
     let mut bytes = vec![0; session.save_len()];
     session.save(&mut bytes).unwrap();
     for at in 0..bytes.len() {
         let mut bad = bytes.clone();
         bad[at] ^= 4;
-        assert_eq!(Session::load(&bad, &Memory::system(0).unwrap()).err().map(|e| e.status), Some(Status::Buffer));
+        assert_eq!(Session::load(&bad, &memory(0)).err().map(|e| e.status), Some(Status::Buffer));
         assert!(Session::peek(&bytes[..at]).is_err());
     }
     assert!(session.save(&mut bytes[1..]).is_err());

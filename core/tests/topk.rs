@@ -2,14 +2,14 @@
 
 mod common;
 
-use common::{Naive, noise, sees, worst};
+use common::{Naive, memory, noise, sees, worst};
 use iceformer_core::Status;
 use iceformer_core::attention::{
     AttentionOptions, AttentionStats, Mask, Mode, Problem, Reason, attention, index_attention, required, sparsity,
     sparsity_required, top_k_for,
 };
 use iceformer_core::dci::{Index, IndexOptions, Scratch};
-use iceformer_core::mem::{Memory, Rows, RowsMut, Tensor, TensorMut};
+use iceformer_core::mem::{Rows, RowsMut, Tensor, TensorMut};
 
 struct Data {
     shape: [usize; 4],
@@ -48,9 +48,9 @@ impl Data {
         };
         let bytes = required(&problem).unwrap().bytes;
         // A limit of exactly the stated bytes: neither more nor less is taken.
-        let memory = Memory::system(bytes).unwrap();
-        let stats = attention(&problem, &memory).unwrap();
-        assert_eq!(memory.report().peak, bytes);
+        let work = memory(bytes);
+        let stats = attention(&problem, &work).unwrap();
+        assert_eq!(work.report().peak, bytes);
         (out, lse, stats)
     }
 
@@ -177,7 +177,8 @@ fn grouped_heads_equal_repeated_ones_at_any_number_of_threads() {
             let o = AttentionOptions { mode, top_k: 9, ..AttentionOptions::default() };
             let (one, lse, stats) = d.run(mask, o);
             assert_eq!(one, wide.run(mask, o).0);
-            for num_threads in [2, 3, 7] {
+            // Threads come with `std`; without it they are refused.
+            for num_threads in if cfg!(feature = "std") { [2, 3, 7] } else { [1; 3] } {
                 let (many, lse2, more) = d.run(mask, AttentionOptions { num_threads, ..o });
                 assert_eq!((&one, &lse), (&many, &lse2));
                 assert_eq!((stats.pairs, stats.pairs_dense), (more.pairs, more.pairs_dense));
@@ -218,13 +219,14 @@ fn shared_query_key_mode_uses_unit_keys_and_skips_itself() {
 #[test]
 fn one_head_over_an_index() {
     let d = Data::new(1, [1, 1], [20, 64], [16, 8], 51);
-    let mut index = Index::new(&IndexOptions { levels: 2, capacity: 64, ..IndexOptions::new(16) }).unwrap();
+    let mut index =
+        Index::new_in(&IndexOptions { levels: 2, capacity: 64, ..IndexOptions::new(16) }, &memory(0)).unwrap();
     // Inserted backwards, one key removed: rows of values follow the ids, not the order.
     for id in (0..64).rev() {
         index.insert(Rows::new(&d.k[id * 16..][..16], 16).unwrap(), Some(&[id as u64])).unwrap();
     }
     index.remove(&[13]).unwrap();
-    let mut scratch = Scratch::new_in(&index, &Memory::system(0).unwrap()).unwrap();
+    let mut scratch = Scratch::new_in(&index, &memory(0)).unwrap();
     let counts: Vec<u64> = (0..20).map(|i| i * 3).collect();
     for mask in [Mask::None, Mask::Prefix(&counts), Mask::Causal { q_pos0: 44 }] {
         for (o, top) in [(AttentionOptions::default(), usize::MAX), (unlimited(5), 5)] {
@@ -283,7 +285,7 @@ fn mistakes_are_named_before_anything_is_written() {
                 mask,
                 options,
             };
-            let e = attention(&problem, &Memory::system(0).unwrap()).unwrap_err();
+            let e = attention(&problem, &memory(0)).unwrap_err();
             assert_eq!(e.status, status, "{e}");
             assert!(e.to_string().contains(text), "{e} does not say {text}");
             assert!(out.iter().all(|&x| x == 7.0));
@@ -332,8 +334,8 @@ fn the_probe_measures_the_mass_of_the_heaviest_keys() {
         options: AttentionOptions::default(),
     };
     let mut mass = [0.0; 2];
-    let memory = Memory::system(sparsity_required(&problem).unwrap().bytes).unwrap();
-    sparsity(&problem, 5, 64, &mut mass, &memory).unwrap();
+    let work = memory(sparsity_required(&problem).unwrap().bytes);
+    sparsity(&problem, 5, 64, &mut mass, &work).unwrap();
     for head in 0..2 {
         let one = Data {
             shape: [1, 1, 64, 16],
@@ -347,9 +349,9 @@ fn the_probe_measures_the_mass_of_the_heaviest_keys() {
         let want: f64 = top.iter().zip(&all).map(|(t, a)| (t - a).exp()).sum::<f64>() / 64.0;
         assert!((f64::from(mass[head]) - want).abs() < 1e-5, "{} for {want}", mass[head]);
     }
-    sparsity(&problem, 64, 3, &mut mass, &Memory::system(0).unwrap()).unwrap();
+    sparsity(&problem, 64, 3, &mut mass, &memory(0)).unwrap();
     assert_eq!(mass, [1.0; 2]);
-    assert_eq!(sparsity(&problem, 0, 3, &mut mass, &Memory::system(0).unwrap()).unwrap_err().status, Status::Argument);
+    assert_eq!(sparsity(&problem, 0, 3, &mut mass, &memory(0)).unwrap_err().status, Status::Argument);
 }
 
 #[test]

@@ -5,8 +5,9 @@ use super::params::{IndexOptions, MAX_KEYS, MAX_NORM, Metric};
 use crate::error::{Error, Result, Status, reserved};
 use crate::idmap::IdMap;
 use crate::list::{Pool, SkipList};
+use crate::math::hash;
 use crate::mem::{Buf, Memory, MemoryReport, Plan, Rows};
-use crate::project::{Lift, Projector, hash};
+use crate::project::{Lift, Projector};
 use crate::simd::Isa;
 
 /// The id that no key can have: it marks free slots.

@@ -11,6 +11,8 @@ mod save;
 mod scratch;
 mod search;
 mod structure;
+#[cfg(all(test, feature = "std"))]
+mod tests;
 
 pub use index::Index;
 pub use params::{Directions, Engine, IndexOptions, MAX_KEYS, MAX_NORM, Metric, Neighbor, QueryOptions};

@@ -6,7 +6,7 @@ use super::index::NO_ID;
 use super::level::ROOT;
 use crate::error::reserved;
 use crate::list::sort_key;
-use crate::project::hash;
+use crate::math::hash;
 
 /// Rounding slack of the triangle inequality between computed distances.
 const SLACK: f32 = 1.001;

@@ -1,20 +1,6 @@
 //! Keys: a cell and a projection in one integer whose order is theirs.
 
-/// Integer whose unsigned order is the order of the floats; -0.0 counts as +0.0. Infinities sort at the ends, NaN beyond
-/// them. O(1), no allocation.
-#[inline]
-pub fn image_of(x: f32) -> u32 {
-    // Adding +0.0 turns -0.0 into +0.0 and nothing else into anything.
-    let bits = (x + 0.0).to_bits();
-    // Negative: all bits flip, so that larger magnitude is smaller. Positive: above every negative.
-    bits ^ (((bits as i32 >> 31) as u32) | 0x8000_0000)
-}
-
-/// The float of an image: inverse of [`image_of`]. O(1), no allocation.
-#[inline]
-pub fn float_of(image: u32) -> f32 {
-    f32::from_bits(image ^ (((!image as i32 >> 31) as u32) | 0x8000_0000))
-}
+use crate::math::{float_of, image_of};
 
 /// Key of an entry: by cell, then by projection. O(1), no allocation.
 #[inline]

@@ -12,7 +12,7 @@ mod skip;
 
 pub use arena::{NODE, Pool};
 pub use cursor::{CellIter, Cursor, Runs};
-pub use key::{cell_of, float_of, image_of, proj_of, sort_key};
+pub use key::{cell_of, proj_of, sort_key};
 pub use skip::{HEIGHT, SkipList};
 
 /// No node, no element.

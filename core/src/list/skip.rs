@@ -3,7 +3,7 @@
 use super::NIL;
 use super::arena::{Elem, MERGE, NODE, Node, Pool};
 use crate::error::{Error, Result, Status};
-use crate::idmap::mix;
+use crate::math::mix;
 
 /// Most levels of a tower. Each level links a quarter of the one below, so twelve serve 4^12 nodes.
 pub const HEIGHT: usize = 12;

@@ -1,7 +1,8 @@
 //! Unit directions of the simple indices and the projections of keys and queries onto them.
 
-use super::{Lift, hash};
+use super::Lift;
 use crate::error::Result;
+use crate::math::hash;
 use crate::mem::{Buf, Memory, Plan};
 use crate::simd::Isa;
 use rand_core::{Rng, SeedableRng};

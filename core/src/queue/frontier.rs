@@ -1,7 +1,7 @@
 //! The frontier of the prioritised walk: one candidate per cursor, nearest first.
 
 use crate::error::Result;
-use crate::list::{float_of, image_of};
+use crate::math::{float_of, image_of};
 use crate::mem::{Buf, Memory, Plan};
 
 /// A candidate of the frontier.

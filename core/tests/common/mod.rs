@@ -1,12 +1,36 @@
 //! Shared by the attention tests: an f64 twin of every mask and mode, and deterministic data.
-#![allow(dead_code)]
+#![allow(dead_code, unsafe_code)]
 
 use iceformer_core::attention::{AttentionOptions, Mask};
+use iceformer_core::mem::{Hooks, Memory};
+use std::alloc::Layout;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Blocks taken so far through [`memory`], by any test of this program.
+pub static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn take(_: *mut c_void, size: usize, align: usize) -> *mut c_void {
+    TAKEN.fetch_add(1, Relaxed);
+    // SAFETY: the library asks for a valid, non-zero layout.
+    unsafe { std::alloc::alloc(Layout::from_size_align(size, align).unwrap()).cast() }
+}
+
+extern "C" fn give(_: *mut c_void, ptr: *mut c_void, size: usize, align: usize) {
+    // SAFETY: the block came from `take` with this layout.
+    unsafe { std::alloc::dealloc(ptr.cast(), Layout::from_size_align(size, align).unwrap()) }
+}
+
+/// Memory through hooks: there in every build of the library, also without `alloc`.
+pub fn memory(limit: usize) -> Memory {
+    // SAFETY: the hooks keep their contract.
+    unsafe { Memory::hooks(Hooks { user: std::ptr::null_mut(), alloc: take, free: give }, limit) }.unwrap()
+}
 
 /// Deterministic floats in [-scale, scale).
 pub fn noise(n: usize, seed: u64, scale: f32) -> Vec<f32> {
     (0..n)
-        .map(|i| scale * ((iceformer_core::project::hash(seed, i as u64) >> 40) as f32 / (1u64 << 23) as f32 - 1.0))
+        .map(|i| scale * ((iceformer_core::math::hash(seed, i as u64) >> 40) as f32 / (1u64 << 23) as f32 - 1.0))
         .collect()
 }
 

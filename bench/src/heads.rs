@@ -1,0 +1,96 @@
+//! Captured queries, keys and values: safetensors with `layer{l}.q` `[heads, n, d]`, `layer{l}.k` and `.v`
+//! `[KV heads, n, d]`, metadata `causal` (and `layer{l}.causal` where a layer differs).
+
+use half::{bf16, f16};
+use safetensors::{Dtype, SafeTensors};
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+/// One layer in f32.
+pub struct Layer {
+    /// Its number in the file.
+    pub number: usize,
+    /// Whether rows see only earlier keys.
+    pub causal: bool,
+    /// Query heads.
+    pub heads_q: usize,
+    /// KV heads.
+    pub heads_kv: usize,
+    /// Tokens.
+    pub rows: usize,
+    /// Elements of a row.
+    pub dim: usize,
+    /// `[heads_q, rows, dim]`.
+    pub q: Vec<f32>,
+    /// `[heads_kv, rows, dim]`.
+    pub k: Vec<f32>,
+    /// `[heads_kv, rows, dim]`.
+    pub v: Vec<f32>,
+}
+
+impl Layer {
+    /// Queries of one head.
+    pub fn queries(&self, head: usize) -> &[f32] {
+        &self.q[head * self.rows * self.dim..][..self.rows * self.dim]
+    }
+
+    /// Keys that one query head uses.
+    pub fn keys(&self, head: usize) -> &[f32] {
+        let kv = head / (self.heads_q / self.heads_kv);
+        &self.k[kv * self.rows * self.dim..][..self.rows * self.dim]
+    }
+
+    /// Values that one query head uses.
+    pub fn values(&self, head: usize) -> &[f32] {
+        let kv = head / (self.heads_q / self.heads_kv);
+        &self.v[kv * self.rows * self.dim..][..self.rows * self.dim]
+    }
+}
+
+/// The heads bundled with the C examples.
+pub fn bundled() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples-c/data/heads.safetensors")
+}
+
+/// Reads a file of captured heads, the first `most` tokens of each.
+pub fn load(path: &Path, most: usize) -> Result<Vec<Layer>, Box<dyn Error>> {
+    let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
+    let words = metadata.metadata().clone().unwrap_or_default();
+    let file = SafeTensors::deserialize(&bytes)?;
+    let mut layers = Vec::new();
+    // Captures of chosen layers keep their numbers.
+    let mut numbers: Vec<usize> =
+        file.names().iter().filter_map(|n| n.strip_prefix("layer")?.strip_suffix(".q")?.parse().ok()).collect();
+    numbers.sort_unstable();
+    for number in numbers {
+        let q = file.tensor(&format!("layer{number}.q"))?;
+        let (k, v) = (file.tensor(&format!("layer{number}.k"))?, file.tensor(&format!("layer{number}.v"))?);
+        let (&[heads_q, n, dim], &[heads_kv, _, _]) = (q.shape(), k.shape()) else {
+            return Err("tensors must have three dimensions".into());
+        };
+        let rows = n.min(most);
+        let cut = |t: &safetensors::tensor::TensorView<'_>, heads: usize| -> Result<Vec<f32>, Box<dyn Error>> {
+            if t.shape() != [heads, n, dim] {
+                return Err("shapes of a layer do not fit together".into());
+            }
+            let all = floats(t.dtype(), t.data())?;
+            Ok(all.chunks(n * dim).flat_map(|head| head[..rows * dim].iter().copied()).collect())
+        };
+        let word = words.get(&format!("layer{number}.causal")).or_else(|| words.get("causal"));
+        let causal = word.is_some_and(|w| w.eq_ignore_ascii_case("true") || w == "1");
+        let (q, k, v) = (cut(&q, heads_q)?, cut(&k, heads_kv)?, cut(&v, heads_kv)?);
+        layers.push(Layer { number, causal, heads_q, heads_kv, rows, dim, q, k, v });
+    }
+    if layers.is_empty() { Err("no tensor layer{l}.q".into()) } else { Ok(layers) }
+}
+
+fn floats(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f32>, Box<dyn Error>> {
+    let halves = || bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
+    Ok(match dtype {
+        Dtype::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        Dtype::F16 => halves().map(|b| f16::from_bits(b).to_f32()).collect(),
+        Dtype::BF16 => halves().map(|b| bf16::from_bits(b).to_f32()).collect(),
+        other => return Err(format!("element type {other:?} is not supported").into()),
+    })
+}

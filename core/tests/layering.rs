@@ -1,0 +1,49 @@
+//! Layers point one way: a module imports only what stands before it in this list.
+
+use std::fs;
+use std::path::Path;
+
+const LAYERS: [&[&str]; 8] = [
+    &["error", "math"],
+    &["mem"],
+    &["bytes", "simd"],
+    &["project"],
+    &["idmap", "list", "queue", "seen"],
+    &["dci"],
+    &["attention"],
+    &["lib"],
+];
+
+fn layer(module: &str) -> usize {
+    LAYERS.iter().position(|l| l.contains(&module)).unwrap_or_else(|| panic!("{module} has no layer"))
+}
+
+fn visit(dir: &Path, module: Option<&str>, files: &mut usize) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let module = module.unwrap_or(&name);
+        if path.is_dir() {
+            visit(&path, Some(module), files);
+            continue;
+        }
+        *files += 1;
+        let text = fs::read_to_string(&path).unwrap();
+        for line in text.lines().filter(|l| !l.trim_start().starts_with("//")) {
+            for part in line.split("crate::").skip(1) {
+                let to: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                if to.is_empty() || to == module || to == "VERSION" {
+                    continue;
+                }
+                assert!(layer(&to) < layer(module), "{}: {module} imports {to}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn imports_point_down() {
+    let mut files = 0;
+    visit(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), None, &mut files);
+    assert!(files > 40, "the walk saw the sources");
+}
