@@ -4,6 +4,8 @@
 //! (NULL, alignment, size, struct growth) and everything that returns goes through `guard` (panics, messages).
 #![cfg_attr(not(feature = "std"), no_std)]
 #![allow(non_camel_case_types)]
+// The comments here become the header, where brackets are shapes.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 mod alloc_hook;
 mod cast;

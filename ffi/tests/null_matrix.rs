@@ -288,8 +288,8 @@ fn query_scratch_and_index_attention() {
 
 #[test]
 fn attention() {
-    let heads = std::cell::RefCell::new(Heads::new());
-    let d = heads.borrow_mut().desc();
+    let mut heads = Heads::new();
+    let d = heads.desc();
     let (mut need, mut align) = (0, 0);
     ok(|e| unsafe { ice_attention_required(&d, &mut need, &mut align, e) });
     let work = std::cell::RefCell::new(Guarded::new(need));
@@ -319,18 +319,18 @@ fn attention() {
     }
     // Work that could not be allocated, passed on with its size, is no request to allocate it here.
     refused(ICE_ERR_NULL, &["ice_attention: work"], |e| unsafe { ice_attention(&d, null_mut(), need, null_mut(), e) });
-    assert!(heads.borrow().untouched());
+    assert!(heads.untouched());
     run(&[
         case("ice_attention_required", &["desc", "bytes", "align"], 0, |n, e| {
             sizes(n, 1, |b, a| unsafe { ice_attention_required(c(n, 0, &d), b, a, e) })
         }),
         case("ice_attention", &["desc"], 2, |n, e| {
-            *heads.borrow_mut() = Heads::new();
-            let d = heads.borrow_mut().desc();
+            let mut heads = Heads::new();
+            let d = heads.desc();
             let (mut st, mem) = (stats(), work.borrow_mut().ptr());
             let bytes = if n == 1 { 0 } else { need };
             let s = unsafe { ice_attention(c(n, 0, &d), m(n, 1, mem), bytes, m(n, 2, &mut st), e) };
-            assert_eq!(s == ICE_OK, !heads.borrow().untouched());
+            assert_eq!(s == ICE_OK, !heads.untouched());
             assert_eq!(s == ICE_OK && n != 2, st.pairs_dense > 0);
             s
         }),
