@@ -54,10 +54,13 @@ pub fn index_attention(
     }
     let masking = Masking::new(mask, o.window, o.sinks, [1, 1, n, values.rows()], o.trusted)?;
     if !o.trusted {
-        for (field, rows) in [("queries", &queries), ("values", &values)] {
-            if let Some(row) = rows.first_not_finite() {
-                return Err(Error::new(Status::NotFinite, field, "holds NaN or infinity").row(row));
-            }
+        let not_finite = |field, row| Error::new(Status::NotFinite, field, "holds NaN or infinity").row(row);
+        if let Some(row) = queries.first_not_finite() {
+            return Err(not_finite("queries", row));
+        }
+        // Rows of ids that no key has may hold anything.
+        if let Some(id) = index.ids().find(|&id| values.slice(id as usize, 1).first_not_finite().is_some()) {
+            return Err(not_finite("values", id as usize));
         }
         super::problem::check_norms(&queries, "queries")?;
     }

@@ -234,6 +234,15 @@ impl Memory {
         // SAFETY: `bytes` is a non-zero multiple of ALIGN, the source's contract was accepted at creation.
         let block = unsafe { s.source.take(bytes, cursor) }
             .ok_or(Error::new(Status::NoMemory, "allocator", "returned no memory").value(bytes as u64))?;
+        if !block.addr().get().is_multiple_of(ALIGN) {
+            // SAFETY: just taken, with this size, and not used.
+            unsafe { s.source.give(block, bytes) };
+            return Err(Error::new(
+                Status::Alignment,
+                "allocator",
+                "returned a block of a smaller alignment than asked for",
+            ));
+        }
         s.used.store(used, Relaxed);
         s.peak.store(s.peak.load(Relaxed).max(used), Relaxed);
         if self.is_region() {
