@@ -73,7 +73,7 @@ impl Sizes {
             ROW_BLOCK * self.dim_k,
             self.block * self.key_stride,
             self.block * self.value_stride,
-            self.block * PANEL,
+            (self.block + KEYS) * PANEL,
             ROW_BLOCK * self.value_stride,
             2 * ROW_BLOCK,
             self.key_stride.max(self.value_stride),

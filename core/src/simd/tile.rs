@@ -11,7 +11,7 @@ use crate::mem::{Dtype, Rows};
 pub(crate) const PANEL: usize = 48;
 /// Query rows of one tile of weights x values.
 pub(crate) const ROWS: usize = 6;
-/// Keys of the largest tile of queries x keys; score buffers are padded to a multiple.
+/// Keys of the largest tile of queries x keys: score buffers have room for so many beyond those asked for.
 pub(crate) const KEYS: usize = 8;
 
 /// Keys that the queries of one vector see, `begin..end` in the block.
@@ -24,7 +24,7 @@ pub(crate) struct Span {
 /// Inner products of keys `lo..hi` with a panel: `out[(j - lo) * PANEL + lane]`. Only vectors whose span meets the tile
 /// are computed; the rest of `out` stays as it is. `max` becomes the largest product of every lane computed.
 ///
-/// `q` is `[cols][PANEL]`, `spans` has one entry per vector in use, `out` has `hi - lo` rows rounded up to [`KEYS`].
+/// `q` is `[cols][PANEL]`, `spans` has one entry per vector in use, `out` has [`KEYS`] rows more than `hi - lo`.
 #[inline(always)]
 pub(crate) fn scores<S: Simd>(
     s: S,
@@ -39,11 +39,11 @@ pub(crate) fn scores<S: Simd>(
     let dim = keys.cols();
     assert!(lo <= hi && hi <= keys.rows() && keys.dtype() == Dtype::F32);
     assert!(q.len() >= dim * PANEL && spans.len() * S::LANES <= PANEL);
-    assert!(out.len() >= (hi - lo).next_multiple_of(KEYS) * PANEL);
+    assert!(out.len() >= (hi - lo + KEYS) * PANEL);
     max.fill(f32::NEG_INFINITY);
     let mut j = lo;
     while j < hi {
-        let end = j + if S::WIDE { KEYS } else { KEYS / 2 };
+        let end = j + if S::WIDE { 8 } else { 6 };
         let (mut first, mut last) = (0, spans.len());
         while first < last && (spans[first].end <= j || spans[first].begin >= end) {
             first += 1;
@@ -53,7 +53,7 @@ pub(crate) fn scores<S: Simd>(
         }
         while first < last {
             let lane = first * S::LANES;
-            let n = (last - first).min(3);
+            let n = (last - first).min(if S::WIDE { 3 } else { 2 });
             // SAFETY: rows j.. exist up to `hi` (later ones are clamped), the panel has `dim` rows, `out` has room for a
             // whole tile from row j - lo on, and lanes lane..lane + n * LANES are inside a panel.
             unsafe {
@@ -71,9 +71,8 @@ pub(crate) fn scores<S: Simd>(
                     (true, 3) => tile.run::<S, 8, 3>(s),
                     (true, 2) => tile.run::<S, 8, 2>(s),
                     (true, _) => tile.run::<S, 8, 1>(s),
-                    (false, 3) => tile.run::<S, 4, 3>(s),
-                    (false, 2) => tile.run::<S, 4, 2>(s),
-                    (false, _) => tile.run::<S, 4, 1>(s),
+                    (false, 2) => tile.run::<S, 6, 2>(s),
+                    (false, _) => tile.run::<S, 6, 1>(s),
                 }
             }
             first += n;
