@@ -23,7 +23,7 @@ fn now(start: Instant) -> f64 {
 /// GFLOP/s of the FMA probe.
 fn peak(isa: Isa) -> f64 {
     let start = Instant::now();
-    let rounds = 3_000_000 / isa.lanes() as u64;
+    let rounds = 10_000_000 / isa.lanes() as u64;
     let flops = rounds as f64 * 12.0 * 2.0 * isa.lanes() as f64;
     (0..3).fold(0.0, |best: f64, _| {
         let t = now(start);

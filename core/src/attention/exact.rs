@@ -1,14 +1,14 @@
 //! Exact attention: tiles of queries x keys, online softmax, tiles of weights x values.
 //!
-//! Queries of a row block are transposed once; keys and values are read in place wherever they are f32 with a benign
-//! stride, else converted block by block. Blocks of keys start at multiples of a size that depends on the dimensions only,
+//! Queries of a row block are transposed once; keys are read in place wherever they are f32 with a benign stride, else
+//! converted block by block; values are repacked block by block, so that a tile streams over aligned memory. Blocks of keys start at multiples of a size that depends on the dimensions only,
 //! so a row's bits depend neither on its neighbours nor on threads.
 
 use super::mask::{Masking, Visible};
 use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows, RowsMut};
 use crate::simd::online::{self, Limits, State};
-use crate::simd::tile::{self, KEYS, PANEL, ROWS, Span};
+use crate::simd::tile::{self, KEYS, PANEL, ROWS, Span, Values};
 use crate::simd::{self, Isa, Simd, Task, rows};
 
 /// Query rows worth handing to one [`attend`] call: what keys and values in the second-level cache are reused for. Cut
@@ -52,7 +52,7 @@ struct Sizes {
     block: usize,
     /// Elements from key to key in the converted block.
     key_stride: usize,
-    /// Elements from value to value in the converted block, and from row to row of the sums.
+    /// Elements of a packed value, and from row to row of the sums.
     value_stride: usize,
     /// Key dimension.
     dim_k: usize,
@@ -60,8 +60,8 @@ struct Sizes {
 
 impl Sizes {
     fn new(dim_k: usize, dim_v: usize) -> Sizes {
-        // Keys and values of a block take 128 KiB where the dimensions allow it.
-        let block = (32768 / (dim_k + dim_v).max(1)).clamp(32, 256) & !(KEYS - 1);
+        // Keys and values of a block take 192 KiB where the dimensions allow it.
+        let block = (49152 / (dim_k + dim_v).max(1)).clamp(32, 512) & !(KEYS - 1);
         // Rows a multiple of a page apart would fall on the same few cache lines.
         let pad = |n: usize| if n.is_multiple_of(1024) { n + 16 } else { n };
         Sizes { block, key_stride: pad(dim_k), value_stride: pad(dim_v.next_multiple_of(16)), dim_k }
@@ -228,7 +228,7 @@ impl Attend<'_, '_> {
             // Keys of the block that somebody sees; all positions below are relative to `first`.
             let (first, n) = (begin + hull.begin, hull.end - hull.begin);
             let keys = block_of_keys(s, head, first, n, sizes, k);
-            let values = block_of_values(s, head, first, n, sizes, v);
+            tile::pack_values(s, &head.v.slice(first, n), v);
             let mut row = 0;
             while row < rows {
                 let m = (rows - row).min(PANEL);
@@ -237,7 +237,9 @@ impl Attend<'_, '_> {
                     head,
                     q: &q[row / PANEL * sizes.dim_k * PANEL..][..sizes.dim_k * PANEL],
                     keys: &keys,
-                    values: &values,
+                    values: v,
+                    count: n,
+                    dim_v: head.v.cols(),
                     first,
                     row: row0 + row,
                     seen: &seen[at.clone()],
@@ -465,27 +467,6 @@ fn normalise(x: &mut [f32]) {
     }
 }
 
-/// Values `first..first + n` as f32 rows of whole vectors.
-#[inline(always)]
-fn block_of_values<'a, S: Simd>(
-    s: S,
-    head: &Head<'a>,
-    first: usize,
-    n: usize,
-    sizes: &Sizes,
-    buf: &'a mut [f32],
-) -> Rows<'a> {
-    let (dim, stride) = (head.v.cols(), sizes.value_stride);
-    if head.v.dtype() == Dtype::F32 && dim.is_multiple_of(S::LANES) && !awkward(&head.v) {
-        return head.v.slice(first, n);
-    }
-    for j in 0..n {
-        // What lies beyond `dim` was zero from the start and stays so.
-        rows::widen(s, &head.v, first + j, &mut buf[j * stride..][..dim]);
-    }
-    view(buf, n, dim.next_multiple_of(S::LANES), stride)
-}
-
 /// Adds bias row `i`, keys `first..`, to scores that are `stride` apart; stops at the end of `x`.
 fn add_bias(bias: &Rows<'_>, i: usize, first: usize, x: &mut [f32], stride: usize) {
     let n = x.len().div_ceil(stride);
@@ -502,7 +483,10 @@ struct Panel<'a> {
     head: &'a Head<'a>,
     q: &'a [f32],
     keys: &'a Rows<'a>,
-    values: &'a Rows<'a>,
+    /// Packed, `count` of them.
+    values: &'a [f32],
+    count: usize,
+    dim_v: usize,
     /// Absolute position of the block's first key.
     first: usize,
     /// Absolute index of the panel's first row.
@@ -610,7 +594,8 @@ impl Panel<'_> {
                 let p = &self.scores[(span.begin - lo) * PANEL + r..];
                 let sums = &mut self.sums[r * self.stride..];
                 let keys = span.end - span.begin;
-                tile::accumulate(s, p, self.values, span.begin, keys, m, &alpha[r..], sums, self.stride);
+                let values = Values { data: self.values, count: self.count, cols: self.dim_v };
+                tile::accumulate(s, p, values, span.begin, keys, m, &alpha[r..], sums, self.stride);
             }
             r += m;
         }

@@ -1,9 +1,10 @@
 //! Register tiles of dense attention.
 //!
 //! Queries lie along the lanes: a panel is [`PANEL`] queries, stored transposed, and scores come out as one row of
-//! `PANEL` numbers a key. So keys are read in place as broadcasts, values in place as vectors, weights are contiguous
+//! `PANEL` numbers a key. So keys are read in place as broadcasts, weights are contiguous
 //! broadcasts for the second product, and the softmax never crosses lanes.
 
+use super::element::{Bf16, Element, F16, F32};
 use super::vector::Simd;
 use crate::mem::{Dtype, Rows};
 
@@ -137,15 +138,84 @@ impl Tile {
     }
 }
 
+/// Vectors of the groups that `cols` columns are cut into: as many as a tile takes, nearly equal, because a last group of
+/// a single vector would wait for its own latency. Returns the vectors of the group that starts at vector `v`.
+#[inline(always)]
+fn group<S: Simd>(cols: usize, v: usize) -> usize {
+    let most = if S::WIDE { 4 } else { 2 };
+    let left = cols.div_ceil(S::LANES) - v;
+    left.div_ceil(left.div_ceil(most))
+}
+
+/// Values packed for [`accumulate`]: groups of columns one after the other, in each the rows of all values, contiguous.
+#[derive(Clone, Copy)]
+pub(crate) struct Values<'a> {
+    /// What [`pack_values`] wrote.
+    pub(crate) data: &'a [f32],
+    /// Number of values.
+    pub(crate) count: usize,
+    /// Columns of a value.
+    pub(crate) cols: usize,
+}
+
+/// Packs rows of any element type; `out` holds `rows` times the columns rounded up to the vector length.
+#[inline(always)]
+pub(crate) fn pack_values<S: Simd>(s: S, values: &Rows<'_>, out: &mut [f32]) {
+    let (n, cols) = (values.rows(), values.cols());
+    assert!(out.len() >= n * cols.next_multiple_of(S::LANES));
+    let p = values.as_ptr();
+    let stride = values.stride() / values.dtype().size();
+    // SAFETY: the view has n rows of cols elements of this type, stride elements apart; `out` has room for all vectors.
+    unsafe {
+        match values.dtype() {
+            Dtype::F32 => pack_values_of::<F32, S>(s, p.cast(), stride, n, cols, out.as_mut_ptr()),
+            Dtype::F16 => pack_values_of::<F16, S>(s, p.cast(), stride, n, cols, out.as_mut_ptr()),
+            Dtype::Bf16 => pack_values_of::<Bf16, S>(s, p.cast(), stride, n, cols, out.as_mut_ptr()),
+        }
+    }
+}
+
+/// # Safety
+/// `n` rows of `cols` elements, `stride` apart, are readable at `p`; `n` times as many vectors as cover `cols` are
+/// writable at `out`.
+#[inline(always)]
+unsafe fn pack_values_of<E: Element, S: Simd>(
+    s: S,
+    p: *const E::T,
+    stride: usize,
+    n: usize,
+    cols: usize,
+    out: *mut f32,
+) {
+    let vecs = cols.div_ceil(S::LANES);
+    let whole = cols / S::LANES;
+    for j in 0..n {
+        let mut v = 0;
+        while v < vecs {
+            let c = group::<S>(cols, v);
+            for i in 0..c {
+                let at = (v + i) * S::LANES;
+                // SAFETY: row j has elements at.., a whole vector or what is left; group v starts n * v vectors in.
+                unsafe {
+                    let from = p.add(j * stride + at);
+                    let x = if v + i < whole { E::load(s, from) } else { E::load_partial(s, from, cols - at) };
+                    s.store(out.add((n * v + j * c + i) * S::LANES), x);
+                }
+            }
+            v += c;
+        }
+    }
+}
+
 /// `out[r] = out[r] * alpha[r] + sum_j p[j * PANEL + r] * values[lo + j]` for `rows <= ROWS` query rows and `n` values.
 ///
-/// `out` rows are `stride` apart; as many whole vectors as cover `values.cols()` are written, so the columns must be a
-/// multiple of the vector length. Up to `ROWS` rows of `out` are touched.
+/// `out` rows are `stride` apart; as many whole vectors as cover the columns are written. Up to [`ROWS`] rows of `out` are
+/// touched.
 #[inline(always)]
 pub(crate) fn accumulate<S: Simd>(
     s: S,
     p: &[f32],
-    values: &Rows<'_>,
+    values: Values<'_>,
     lo: usize,
     n: usize,
     rows: usize,
@@ -153,26 +223,23 @@ pub(crate) fn accumulate<S: Simd>(
     out: &mut [f32],
     stride: usize,
 ) {
-    let cols = values.cols();
-    assert!(values.dtype() == Dtype::F32 && cols.is_multiple_of(S::LANES) && cols <= stride);
-    assert!(lo <= values.rows() && n <= values.rows() - lo && alpha.len() >= ROWS && rows <= ROWS);
+    let Values { data, count, cols } = values;
+    let wide = cols.next_multiple_of(S::LANES);
+    assert!(lo <= count && n <= count - lo && data.len() >= count * wide && wide <= stride);
     if n == 0 {
         return;
     }
-    assert!(p.len() >= (n - 1) * PANEL + ROWS && out.len() >= (ROWS - 1) * stride + cols);
-    let vecs = cols / S::LANES;
-    let most = if S::WIDE { 4 } else { 2 };
-    let groups = vecs.div_ceil(most);
+    assert!(p.len() >= (n - 1) * PANEL + ROWS && out.len() >= (ROWS - 1) * stride + wide);
+    assert!(alpha.len() >= ROWS && rows <= ROWS);
+    let vecs = wide / S::LANES;
     let mut v = 0;
-    for g in 0..groups {
-        // Nearly equal groups: a last one of a single vector would wait for its own latency.
-        let c = (vecs - v).div_ceil(groups - g);
-        // SAFETY: rows lo..lo + n of the values have vectors v..v + c; lengths were checked above.
+    while v < vecs {
+        let c = group::<S>(cols, v);
+        // SAFETY: group v starts count * v vectors in and has rows lo..lo + n; lengths were checked above.
         unsafe {
             let w = Weighted {
                 p: p.as_ptr(),
-                values: values.as_ptr().cast::<f32>().add(lo * (values.stride() / 4) + v * S::LANES),
-                value_stride: values.stride() / 4,
+                values: data.as_ptr().add((count * v + lo * c) * S::LANES),
                 n,
                 alpha: alpha.as_ptr(),
                 out: out.as_mut_ptr().add(v * S::LANES),
@@ -192,7 +259,6 @@ pub(crate) fn accumulate<S: Simd>(
 struct Weighted {
     p: *const f32,
     values: *const f32,
-    value_stride: usize,
     n: usize,
     alpha: *const f32,
     out: *mut f32,
@@ -237,7 +303,7 @@ impl Weighted {
                 }
             }
             p = p.wrapping_add(PANEL);
-            v = v.wrapping_add(self.value_stride);
+            v = v.wrapping_add(C * S::LANES);
         }
         for r in 0..R {
             // SAFETY: R factors and R rows of C vectors.
