@@ -2,7 +2,7 @@
 //!
 //! `exact_speed [rows | isa]...` (default 2048 8192, every instruction set). GFLOP/s count two products of `2 d` operations per visible pair; the
 //! share is of the peak of the same instruction set.
-//! Times are means of about a second each, without what other processes took where the system tells.
+//! Times are sums over row blocks of the best of several rounds.
 
 use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend};
 use iceformer_core::attention::{Mask, Masking};
@@ -10,27 +10,14 @@ use iceformer_core::mem::{Memory, Rows, RowsMut};
 use iceformer_core::simd::Isa;
 use std::time::Instant;
 
-/// Seconds this thread has been on a core, where the system tells (on a busy machine others take turns on it), else of
-/// the clock.
-fn now(start: Instant) -> f64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    match stat.and_then(|s| s.split(' ').next()?.parse::<f64>().ok()) {
-        Some(ns) => ns * 1e-9,
-        None => start.elapsed().as_secs_f64(),
-    }
-}
-
-/// GFLOP/s of the FMA probe.
+/// GFLOP/s of the FMA probe: the best of many pieces of about a millisecond.
 fn peak(isa: Isa) -> f64 {
-    let start = Instant::now();
-    let rounds = 10_000_000 / isa.lanes() as u64;
+    let rounds = 4_000_000 / isa.lanes() as u64;
     let flops = rounds as f64 * 12.0 * 2.0 * isa.lanes() as f64;
-    (0..3).fold(0.0, |best: f64, _| {
-        let t = now(start);
-        for _ in 0..20 {
-            std::hint::black_box(isa.fma_chains(rounds));
-        }
-        best.max(20.0 * flops / (now(start) - t) / 1e9)
+    (0..100).fold(0.0, |best: f64, _| {
+        let t = Instant::now();
+        std::hint::black_box(isa.fma_chains(rounds));
+        best.max(flops / t.elapsed().as_secs_f64() / 1e9)
     })
 }
 
@@ -67,26 +54,24 @@ fn seconds(isa: Isa, n: usize, d: usize, causal: bool) -> (f64, u64) {
     };
     let memory = Memory::system(0).expect("memory");
     let mut work = Work::new_in(&memory, d, d).expect("work");
+    // The best round of every row block, added up: others take turns on a busy machine.
+    let mut best = vec![f64::INFINITY; n.div_ceil(ROW_BLOCK)];
     let mut pairs = 0;
     let start = Instant::now();
-    let mut begin = 0.0;
     for round in 0.. {
-        if round == 1 {
-            // The first round warms up.
-            begin = now(start);
-        }
         pairs = 0;
         for (i, out) in out.chunks_mut(ROW_BLOCK * d).enumerate() {
             let rows = out.len() / d;
             let mut out = RowsMut::new(out, d).expect("out");
+            let t = Instant::now();
             pairs += attend(isa, &head, i * ROW_BLOCK, rows, &mut out, None, &mut work);
+            best[i] = best[i].min(t.elapsed().as_secs_f64());
         }
-        let t = now(start) - begin;
-        if round >= 2 && t > 0.6 {
-            return (t / f64::from(round), pairs);
+        if round >= 4 && start.elapsed().as_secs_f64() > 0.8 {
+            break;
         }
     }
-    unreachable!()
+    (best.iter().sum(), pairs)
 }
 
 fn main() {
