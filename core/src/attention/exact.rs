@@ -229,6 +229,13 @@ impl Attend<'_, '_> {
             let (first, n) = (begin + hull.begin, hull.end - hull.begin);
             let keys = block_of_keys(s, head, first, n, sizes, k);
             tile::pack_values(s, &head.v.slice(first, n), v);
+            // What the next block needs comes in between this one's tiles.
+            let ahead = sizes.block.min(total - end);
+            let ahead = Ahead {
+                keys: if head.shared_qk { head.q.slice(end, ahead) } else { head.k.slice(end, ahead) },
+                values: head.v.slice(end, ahead),
+                tiles: rows.div_ceil(ROWS),
+            };
             let mut row = 0;
             while row < rows {
                 let m = (rows - row).min(PANEL);
@@ -251,7 +258,7 @@ impl Attend<'_, '_> {
                     max: &mut maxima[row..row + PANEL],
                     sum: &mut weights[row..row + PANEL],
                 };
-                part.run(s);
+                part.run(s, &ahead, row / ROWS);
                 row += m;
             }
             begin = end;
@@ -478,6 +485,13 @@ fn add_bias(bias: &Rows<'_>, i: usize, first: usize, x: &mut [f32], stride: usiz
     }
 }
 
+/// Keys and values of the next block, to be prefetched in as many parts as there are tiles of rows.
+struct Ahead<'a> {
+    keys: Rows<'a>,
+    values: Rows<'a>,
+    tiles: usize,
+}
+
 /// One panel of queries against one block of keys. Key positions are relative to `first` where not said otherwise.
 struct Panel<'a> {
     head: &'a Head<'a>,
@@ -517,7 +531,7 @@ impl Panel<'_> {
     }
 
     #[inline(always)]
-    fn run<S: Simd>(&mut self, s: S) {
+    fn run<S: Simd>(&mut self, s: S, ahead: &Ahead<'_>, first_tile: usize) {
         let rows = self.seen.len();
         let hull = self.hull(0, rows);
         let (lo, hi) = (hull.begin, hull.end);
@@ -589,6 +603,8 @@ impl Panel<'_> {
         while r < rows {
             let m = (rows - r).min(ROWS);
             let span = self.hull(r, r + m);
+            rows::prefetch(s, &ahead.keys, first_tile + r / ROWS, ahead.tiles);
+            rows::prefetch(s, &ahead.values, first_tile + r / ROWS, ahead.tiles);
             // A last value row of ROWS weights needs that many numbers after it: panels end at a multiple of ROWS.
             if span.begin < span.end {
                 let p = &self.scores[(span.begin - lo) * PANEL + r..];
