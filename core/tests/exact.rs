@@ -348,24 +348,7 @@ fn later_keys_change_nothing() {
             let h = head(Rows::new(&q, d).unwrap(), Rows::new(k, d).unwrap(), Rows::new(v, d).unwrap(), &masking);
             run(isa, &h)
         };
-        let (before, before_lse, _) = all(&k, &v);
-        for cut in [1, 5, n / 2, n - 1] {
-            k[cut * d..].iter_mut().for_each(|x| *x = rng.uniform() * 1e3);
-            v[cut * d..].iter_mut().for_each(|x| *x = rng.uniform() * 1e3);
-            let (after, after_lse, _) = all(&k, &v);
-            let same = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
-            // Sums differ only in rows that see what changed.
-            let rows = cut;
-            if cut == 1 || before_lse.len() > rows {
-                let first = all(&k, &v);
-                assert!(same(&first.0, &after), "a second run gave other bits");
-            }
-            let kept = &before[..rows.min(1) * d];
-            assert!(same(kept, &after[..kept.len()]), "{} cut {cut}", isa.name());
-            assert!(same(&before_lse[..rows.min(1)], &after_lse[..rows.min(1)]));
-        }
-        // From the far end towards the start, against a fresh baseline each time.
-        for cut in [n - 1, n / 2, 3] {
+        for cut in [n - 1, n / 2, 3, 1] {
             let (a, a_lse, _) = all(&k, &v);
             k[cut * d..].iter_mut().for_each(|x| *x = rng.uniform() * 50.0);
             v[cut * d..].iter_mut().for_each(|x| *x = rng.uniform() * 50.0);

@@ -2,6 +2,7 @@
 //!
 //! `exact_speed [rows | isa]...` (default 2048 8192, every instruction set). GFLOP/s count two products of `2 d` operations per visible pair; the
 //! share is of the peak of the same instruction set.
+//! Then one row against many keys (decode) beside the rate of reading memory in order.
 //! Times are sums over row blocks of the best of several rounds.
 
 use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend};
@@ -74,6 +75,46 @@ fn seconds(isa: Isa, n: usize, d: usize, causal: bool) -> (f64, u64) {
     (best.iter().sum(), pairs)
 }
 
+/// Milliseconds of one row against `n` keys, and the GB/s of keys and values read.
+fn decode(isa: Isa, n: usize, d: usize, half: bool) -> (f64, f64) {
+    let (q, k, v) = (noise(d, 1), noise(n * d, 2), noise(n * d, 3));
+    let f16 = |x: &[f32]| x.iter().map(|&x| half::f16::from_f32(x)).collect::<Vec<_>>();
+    let (kh, vh) = (f16(&k), f16(&v));
+    let masking = Masking::new(Mask::None, 0, 0, [1, 1, 1, n], true).expect("mask");
+    let head = Head {
+        q: Rows::new(&q, d).expect("q"),
+        k: if half { Rows::f16(&kh, d).expect("k") } else { Rows::new(&k, d).expect("k") },
+        v: if half { Rows::f16(&vh, d).expect("v") } else { Rows::new(&v, d).expect("v") },
+        masking: &masking,
+        batch: 0,
+        head: 0,
+        scale: 1.0 / (d as f32).sqrt(),
+        softcap: 0.0,
+        shared_qk: false,
+    };
+    let memory = Memory::system(0).expect("memory");
+    let mut work = Work::new_in(&memory, d, d).expect("work");
+    let mut out = vec![0.0; d];
+    let best = (0..12).fold(f64::INFINITY, |best, _| {
+        let mut out = RowsMut::new(&mut out, d).expect("out");
+        let t = Instant::now();
+        attend(isa, &head, 0, 1, &mut out, None, &mut work);
+        best.min(t.elapsed().as_secs_f64())
+    });
+    let bytes = 2 * n * d * if half { 2 } else { 4 };
+    (best * 1e3, bytes as f64 / best / 1e9)
+}
+
+/// Best GB/s of reading 128 MiB in order (a maximum, which nobody can skip).
+fn read_rate(isa: Isa) -> f64 {
+    let x = vec![1.0f32; 32 << 20];
+    (0..8).fold(0.0, |best: f64, _| {
+        let t = Instant::now();
+        std::hint::black_box(isa.max(std::hint::black_box(&x)));
+        best.max(x.len() as f64 * 4.0 / t.elapsed().as_secs_f64() / 1e9)
+    })
+}
+
 fn main() {
     let mut sizes: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     if sizes.is_empty() {
@@ -102,5 +143,13 @@ fn main() {
                 }
             }
         }
+    }
+    println!("\n| isa | keys | d | elements | decode ms | GB/s | read GB/s |");
+    println!("|---|---|---|---|---|---|---|");
+    let isa = Isa::best();
+    for (n, half) in [(8192, true), (65536, true), (65536, false)] {
+        let (ms, rate) = decode(isa, n, 128, half);
+        let name = if half { "f16" } else { "f32" };
+        println!("| {} | {n} | 128 | {name} | {ms:.3} | {rate:.1} | {:.1} |", isa.name(), read_rate(isa));
     }
 }

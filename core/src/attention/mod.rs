@@ -2,6 +2,7 @@
 pub mod exact;
 mod mask;
 mod options;
+mod panel;
 mod problem;
 mod session;
 pub mod softmax;
