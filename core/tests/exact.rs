@@ -194,7 +194,7 @@ fn masks() {
         keep[..3].fill(0);
         let mut bias: Vec<f32> = rng.vec(rows * keys);
         for b in &mut bias {
-            if rng.next() % 4 == 0 {
+            if rng.next().is_multiple_of(4) {
                 *b = f32::NEG_INFINITY;
             }
         }
