@@ -360,6 +360,33 @@ fn later_keys_change_nothing() {
 }
 
 #[test]
+fn neighbours_change_nothing() {
+    let (n, keys, d) = if cfg!(miri) { (14, 20, 3) } else { (250, 700, 40) };
+    let mut rng = Rng(14);
+    let (q, k, v) = (rng.vec(n * d), rng.vec(keys * d), rng.vec(keys * d));
+    for isa in isas() {
+        for (window, sinks) in [(0, 0), (90, 3)] {
+            let masking = masking(Mask::Causal { q_pos0: 400 }, window, sinks, n, keys);
+            let h = head(Rows::new(&q, d).unwrap(), Rows::new(&k, d).unwrap(), Rows::new(&v, d).unwrap(), &masking);
+            let (want, want_lse, _) = run(isa, &h);
+            let memory = Memory::system(0).unwrap();
+            let mut work = Work::new_in(&memory, d, d).unwrap();
+            for (begin, rows) in [(0, 5), (3, 11), (100, 48), (n - 7, 7), (1, n - 1)] {
+                if begin >= n || rows > n - begin {
+                    continue;
+                }
+                let (mut out, mut lse) = (vec![0.0; rows * d], vec![0.0; rows]);
+                let mut view = RowsMut::new(&mut out, d).unwrap();
+                attend(isa, &h, begin, rows, &mut view, Some(&mut lse), &mut work);
+                let same = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same(&out, &want[begin * d..]), "{}: rows {begin}..+{rows}", isa.name());
+                assert!(same(&lse, &want_lse[begin..]));
+            }
+        }
+    }
+}
+
+#[test]
 fn memory_is_planned_exactly() {
     for (dk, dv) in [(1, 1), (64, 64), (128, 128), (80, 96), (1024, 1), (5000, 3)] {
         let mut p = Plan::new();

@@ -130,6 +130,9 @@ impl Work {
 /// logits into `lse[..n]`. A row that sees nothing gives zeros and -inf. Returns the number of query-key pairs visible by
 /// position and padding. Never allocates.
 ///
+/// A row's bits do not depend on the rows it is attended with, as long as there are more than four: fewer are attended
+/// another way, made for decoding.
+///
 /// # Panics
 /// If the shapes of head, output and work memory do not fit together.
 pub fn attend(
