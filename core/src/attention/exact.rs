@@ -1,13 +1,13 @@
 //! Exact attention: tiles of queries x keys, online softmax, tiles of weights x values.
 //!
-//! Queries of a row block are transposed once; keys and values are read in place wherever they are f32 with a benign
-//! stride, else converted block by block. Blocks of keys start at multiples of a size that depends on the dimensions only,
+//! Queries of a row block are transposed once; keys are read in place wherever they are f32 with a benign stride, else
+//! converted block by block; values are repacked block by block, so that a tile streams over aligned memory. Blocks of keys start at multiples of a size that depends on the dimensions only,
 //! so a row's bits depend neither on its neighbours nor on threads.
 
 use super::mask::{Masking, Visible};
+use super::panel::{Ahead, Panel, SELF, add_bias, factor};
 use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows, RowsMut};
-use crate::simd::online::{self, Limits, State};
 use crate::simd::tile::{self, KEYS, PANEL, ROWS, Span};
 use crate::simd::{self, Isa, Simd, Task, rows};
 
@@ -17,10 +17,6 @@ pub const ROW_BLOCK: usize = 4 * PANEL;
 
 /// Up to so many rows are attended one by one: memory traffic decides then.
 const FEW: usize = 4;
-
-/// A row's logit for itself under `shared_qk`: below every real one, so that it counts only when it is alone, and above
-/// -inf.
-const SELF: f32 = -1e30;
 
 /// One (batch, query head) of an exact attention problem.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +48,7 @@ struct Sizes {
     block: usize,
     /// Elements from key to key in the converted block.
     key_stride: usize,
-    /// Elements from value to value in the converted block, and from row to row of the sums.
+    /// Elements of a packed value, and from row to row of the sums.
     value_stride: usize,
     /// Key dimension.
     dim_k: usize,
@@ -60,8 +56,8 @@ struct Sizes {
 
 impl Sizes {
     fn new(dim_k: usize, dim_v: usize) -> Sizes {
-        // Keys and values of a block take 128 KiB where the dimensions allow it.
-        let block = (32768 / (dim_k + dim_v).max(1)).clamp(32, 256) & !(KEYS - 1);
+        // Keys and values of a block take 192 KiB where the dimensions allow it.
+        let block = (49152 / (dim_k + dim_v).max(1)).clamp(32, 512) & !(KEYS - 1);
         // Rows a multiple of a page apart would fall on the same few cache lines.
         let pad = |n: usize| if n.is_multiple_of(1024) { n + 16 } else { n };
         Sizes { block, key_stride: pad(dim_k), value_stride: pad(dim_v.next_multiple_of(16)), dim_k }
@@ -73,7 +69,7 @@ impl Sizes {
             ROW_BLOCK * self.dim_k,
             self.block * self.key_stride,
             self.block * self.value_stride,
-            self.block * PANEL,
+            (self.block + KEYS) * PANEL,
             ROW_BLOCK * self.value_stride,
             2 * ROW_BLOCK,
             self.key_stride.max(self.value_stride),
@@ -133,6 +129,9 @@ impl Work {
 /// Attends rows `begin..begin + n` of the head's queries: outputs into rows `0..n` of `out`, natural log-sum-exps of the
 /// logits into `lse[..n]`. A row that sees nothing gives zeros and -inf. Returns the number of query-key pairs visible by
 /// position and padding. Never allocates.
+///
+/// A row's bits do not depend on the rows it is attended with, as long as there are more than four: fewer are attended
+/// another way, made for decoding.
 ///
 /// # Panics
 /// If the shapes of head, output and work memory do not fit together.
@@ -228,7 +227,14 @@ impl Attend<'_, '_> {
             // Keys of the block that somebody sees; all positions below are relative to `first`.
             let (first, n) = (begin + hull.begin, hull.end - hull.begin);
             let keys = block_of_keys(s, head, first, n, sizes, k);
-            let values = block_of_values(s, head, first, n, sizes, v);
+            tile::pack_values(s, &head.v.slice(first, n), v);
+            // What the next block needs comes in between this one's tiles.
+            let ahead = sizes.block.min(total - end);
+            let ahead = Ahead {
+                keys: if head.shared_qk { head.q.slice(end, ahead) } else { head.k.slice(end, ahead) },
+                values: head.v.slice(end, ahead),
+                tiles: rows.div_ceil(ROWS),
+            };
             let mut row = 0;
             while row < rows {
                 let m = (rows - row).min(PANEL);
@@ -237,7 +243,9 @@ impl Attend<'_, '_> {
                     head,
                     q: &q[row / PANEL * sizes.dim_k * PANEL..][..sizes.dim_k * PANEL],
                     keys: &keys,
-                    values: &values,
+                    values: v,
+                    count: n,
+                    dim_v: head.v.cols(),
                     first,
                     row: row0 + row,
                     seen: &seen[at.clone()],
@@ -249,7 +257,7 @@ impl Attend<'_, '_> {
                     max: &mut maxima[row..row + PANEL],
                     sum: &mut weights[row..row + PANEL],
                 };
-                part.run(s);
+                part.run(s, &ahead, row / ROWS);
                 row += m;
             }
             begin = end;
@@ -348,14 +356,6 @@ impl Attend<'_, '_> {
             }
         }
     }
-}
-
-/// The factor that turns scores into powers of two, and whether scores are plain inner products (else they are logits
-/// already).
-fn factor(head: &Head<'_>, bias: bool) -> (f32, bool) {
-    // A factor of the plain kind must be positive, or the largest score would not be the largest logit.
-    let plain = head.softcap == 0.0 && !bias && head.scale > 0.0;
-    (if plain { head.scale * core::f32::consts::LOG2_E } else { core::f32::consts::LOG2_E }, plain)
 }
 
 /// Logit of a row for its own normalised key.
@@ -462,174 +462,5 @@ fn normalise(x: &mut [f32]) {
     let norm = libm::sqrt(x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>());
     if norm > 0.0 {
         x.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
-    }
-}
-
-/// Values `first..first + n` as f32 rows of whole vectors.
-#[inline(always)]
-fn block_of_values<'a, S: Simd>(
-    s: S,
-    head: &Head<'a>,
-    first: usize,
-    n: usize,
-    sizes: &Sizes,
-    buf: &'a mut [f32],
-) -> Rows<'a> {
-    let (dim, stride) = (head.v.cols(), sizes.value_stride);
-    if head.v.dtype() == Dtype::F32 && dim.is_multiple_of(S::LANES) && !awkward(&head.v) {
-        return head.v.slice(first, n);
-    }
-    for j in 0..n {
-        // What lies beyond `dim` was zero from the start and stays so.
-        rows::widen(s, &head.v, first + j, &mut buf[j * stride..][..dim]);
-    }
-    view(buf, n, dim.next_multiple_of(S::LANES), stride)
-}
-
-/// Adds bias row `i`, keys `first..`, to scores that are `stride` apart; stops at the end of `x`.
-fn add_bias(bias: &Rows<'_>, i: usize, first: usize, x: &mut [f32], stride: usize) {
-    let n = x.len().div_ceil(stride);
-    let x = x.iter_mut().step_by(stride);
-    if let Some(b) = bias.row_f32(i) {
-        x.zip(&b[first..first + n]).for_each(|(x, b)| *x += b);
-    } else if let Some(b) = bias.row_bits(i) {
-        x.zip(&b[first..first + n]).for_each(|(x, &b)| *x += half::f16::from_bits(b).to_f32());
-    }
-}
-
-/// One panel of queries against one block of keys. Key positions are relative to `first` where not said otherwise.
-struct Panel<'a> {
-    head: &'a Head<'a>,
-    q: &'a [f32],
-    keys: &'a Rows<'a>,
-    values: &'a Rows<'a>,
-    /// Absolute position of the block's first key.
-    first: usize,
-    /// Absolute index of the panel's first row.
-    row: usize,
-    seen: &'a [Visible],
-    /// Relative to the block's start, `offset` before `first`.
-    spans: &'a [Span],
-    offset: usize,
-    scores: &'a mut [f32],
-    sums: &'a mut [f32],
-    stride: usize,
-    max: &'a mut [f32],
-    sum: &'a mut [f32],
-}
-
-impl Panel<'_> {
-    /// Keys that rows `a..b` see: their hull.
-    #[inline(always)]
-    fn hull(&self, a: usize, b: usize) -> Span {
-        let mut hull = Span { begin: usize::MAX, end: 0 };
-        for span in &self.spans[a..b] {
-            if span.begin < span.end {
-                hull.begin = hull.begin.min(span.begin - self.offset);
-                hull.end = hull.end.max(span.end - self.offset);
-            }
-        }
-        if hull.end == 0 { Span::default() } else { hull }
-    }
-
-    #[inline(always)]
-    fn run<S: Simd>(&mut self, s: S) {
-        let rows = self.seen.len();
-        let hull = self.hull(0, rows);
-        let (lo, hi) = (hull.begin, hull.end);
-        if lo == hi {
-            return;
-        }
-        let vecs = rows.div_ceil(S::LANES);
-        let bias = self.head.masking.bias(self.head.batch, self.head.head);
-        let keep = self.head.masking.keep(self.head.batch);
-        let (factor, plain) = factor(self.head, bias.is_some());
-
-        // Keys that all rows see need no mask.
-        let (mut all_lo, mut all_hi) = (lo, hi);
-        for seen in self.seen {
-            all_lo = all_lo.max(seen.begin.saturating_sub(self.first));
-            all_hi = all_hi.min(seen.end.saturating_sub(self.first));
-        }
-        if all_lo >= all_hi {
-            (all_lo, all_hi) = (hi, hi);
-        }
-        let whole = all_lo == lo && all_hi == hi;
-
-        let mut spans = [Span { begin: lo, end: hi }; PANEL];
-        if !whole {
-            for (v, span) in spans.iter_mut().enumerate().take(vecs) {
-                *span = self.hull(v * S::LANES, ((v + 1) * S::LANES).min(rows));
-            }
-        }
-        let mut max = [0.0; PANEL];
-        tile::scores(s, self.q, self.keys, lo, hi, &spans[..vecs], self.scores, &mut max);
-        let n = hi - lo;
-        let limits = self.limits(lo, whole);
-        let scores = &mut self.scores[..n * PANEL];
-        if !plain {
-            simd::logits(s, scores, self.head.scale, self.head.softcap);
-        }
-        if let Some(bias) = &bias {
-            for r in 0..rows {
-                add_bias(bias, self.row + r, self.first + lo, &mut scores[r..], PANEL);
-            }
-        }
-        if !whole {
-            online::hide(s, scores, 0, all_lo - lo, vecs, &limits);
-            online::hide(s, &mut scores[(all_hi - lo) * PANEL..], all_hi - lo, hi - all_hi, vecs, &limits);
-        }
-        if let Some(keep) = keep {
-            for (x, &k) in scores.chunks_exact_mut(PANEL).zip(&keep[self.first + lo..]) {
-                if k == 0 {
-                    x.fill(f32::NEG_INFINITY);
-                }
-            }
-        }
-        if self.head.shared_qk {
-            for r in 0..rows {
-                let at = (self.row + r).wrapping_sub(self.first + lo);
-                if at < n && scores[at * PANEL + r] != f32::NEG_INFINITY {
-                    scores[at * PANEL + r] = SELF;
-                }
-            }
-        }
-        if !whole || !plain || keep.is_some() || self.head.shared_qk {
-            online::maxima(s, scores, n, vecs, &mut max);
-        }
-        let mut alpha = [1.0; PANEL];
-        let mut state = State { max: &mut *self.max, sum: &mut *self.sum, alpha: &mut alpha };
-        online::weights(s, scores, n, vecs, factor, &max, &mut state);
-
-        let mut r = 0;
-        while r < rows {
-            let m = (rows - r).min(ROWS);
-            let span = self.hull(r, r + m);
-            // A last value row of ROWS weights needs that many numbers after it: panels end at a multiple of ROWS.
-            if span.begin < span.end {
-                let p = &self.scores[(span.begin - lo) * PANEL + r..];
-                let sums = &mut self.sums[r * self.stride..];
-                let keys = span.end - span.begin;
-                tile::accumulate(s, p, self.values, span.begin, keys, m, &alpha[r..], sums, self.stride);
-            }
-            r += m;
-        }
-    }
-
-    /// Limits of every lane, relative to key `lo`; only looked at where there are some.
-    fn limits(&self, lo: usize, whole: bool) -> Limits {
-        let base = self.first + lo;
-        // Blocks are small, so that what lies beyond them need not be exact.
-        let at = |j: usize| j.saturating_sub(base).min(1 << 20) as f32;
-        let mut limits = Limits { sinks: [0.0; PANEL], begin: [0.0; PANEL], end: [f32::MAX; PANEL] };
-        if whole {
-            return limits;
-        }
-        for (r, seen) in self.seen.iter().enumerate() {
-            limits.sinks[r] = at(seen.sinks);
-            limits.begin[r] = at(seen.begin);
-            limits.end[r] = at(seen.end);
-        }
-        limits
     }
 }

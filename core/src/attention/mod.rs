@@ -1,6 +1,6 @@
 //! Attention over raw slices: exact and top-k, as one call, over an index of the caller, or over a session.
 //!
-//! `options`, `mask`, `problem` what is asked; `exact` every key; `retrieve` the keys an index finds, used by `head_topk`
+//! `options`, `mask`, `problem` what is asked; `exact`, `panel` every key; `retrieve` the keys an index finds, used by `head_topk`
 //! (one call) and `over_index`; `softmax` merging; `call` the one-call form; `cache`, `session` keys and values that
 //! stay; `probe` how sparse a head is.
 
@@ -12,6 +12,7 @@ mod head_topk;
 mod mask;
 mod options;
 mod over_index;
+mod panel;
 mod probe;
 mod problem;
 mod retrieve;

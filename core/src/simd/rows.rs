@@ -143,3 +143,17 @@ pub(super) fn convert<E: Element<T = u16>, S: Simd>(s: S, bits: &[u16], out: &mu
         unsafe { s.store_partial(y.add(i), n - i, E::load_partial(s, x.add(i), n - i)) };
     }
 }
+
+/// Asks for part `at` of `of` of the rows to be brought near.
+#[inline(always)]
+pub(crate) fn prefetch<S: Simd>(s: S, rows: &Rows<'_>, at: usize, of: usize) {
+    let (n, bytes) = (rows.rows(), rows.cols() * rows.dtype().size());
+    for i in n * at / of..n * (at + 1) / of {
+        let p = rows.as_ptr().wrapping_add(i * rows.stride());
+        let mut b = 0;
+        while b < bytes {
+            s.prefetch(p.wrapping_add(b));
+            b += 64;
+        }
+    }
+}

@@ -1,9 +1,10 @@
 //! Register tiles of dense attention.
 //!
 //! Queries lie along the lanes: a panel is [`PANEL`] queries, stored transposed, and scores come out as one row of
-//! `PANEL` numbers a key. So keys are read in place as broadcasts, values in place as vectors, weights are contiguous
+//! `PANEL` numbers a key. So keys are read in place as broadcasts, weights are contiguous
 //! broadcasts for the second product, and the softmax never crosses lanes.
 
+use super::element::{Bf16, Element, F16, F32};
 use super::vector::Simd;
 use crate::mem::{Dtype, Rows};
 
@@ -11,7 +12,7 @@ use crate::mem::{Dtype, Rows};
 pub(crate) const PANEL: usize = 48;
 /// Query rows of one tile of weights x values.
 pub(crate) const ROWS: usize = 6;
-/// Keys of the largest tile of queries x keys; score buffers are padded to a multiple.
+/// Keys of the largest tile of queries x keys: score buffers have room for so many beyond those asked for.
 pub(crate) const KEYS: usize = 8;
 
 /// Keys that the queries of one vector see, `begin..end` in the block.
@@ -24,7 +25,7 @@ pub(crate) struct Span {
 /// Inner products of keys `lo..hi` with a panel: `out[(j - lo) * PANEL + lane]`. Only vectors whose span meets the tile
 /// are computed; the rest of `out` stays as it is. `max` becomes the largest product of every lane computed.
 ///
-/// `q` is `[cols][PANEL]`, `spans` has one entry per vector in use, `out` has `hi - lo` rows rounded up to [`KEYS`].
+/// `q` is `[cols][PANEL]`, `spans` has one entry per vector in use, `out` has [`KEYS`] rows more than `hi - lo`.
 #[inline(always)]
 pub(crate) fn scores<S: Simd>(
     s: S,
@@ -39,11 +40,11 @@ pub(crate) fn scores<S: Simd>(
     let dim = keys.cols();
     assert!(lo <= hi && hi <= keys.rows() && keys.dtype() == Dtype::F32);
     assert!(q.len() >= dim * PANEL && spans.len() * S::LANES <= PANEL);
-    assert!(out.len() >= (hi - lo).next_multiple_of(KEYS) * PANEL);
+    assert!(out.len() >= (hi - lo + KEYS) * PANEL);
     max.fill(f32::NEG_INFINITY);
     let mut j = lo;
     while j < hi {
-        let end = j + if S::WIDE { KEYS } else { KEYS / 2 };
+        let end = j + if S::WIDE { 8 } else { 6 };
         let (mut first, mut last) = (0, spans.len());
         while first < last && (spans[first].end <= j || spans[first].begin >= end) {
             first += 1;
@@ -53,7 +54,7 @@ pub(crate) fn scores<S: Simd>(
         }
         while first < last {
             let lane = first * S::LANES;
-            let n = (last - first).min(3);
+            let n = (last - first).min(if S::WIDE { 3 } else { 2 });
             // SAFETY: rows j.. exist up to `hi` (later ones are clamped), the panel has `dim` rows, `out` has room for a
             // whole tile from row j - lo on, and lanes lane..lane + n * LANES are inside a panel.
             unsafe {
@@ -71,9 +72,8 @@ pub(crate) fn scores<S: Simd>(
                     (true, 3) => tile.run::<S, 8, 3>(s),
                     (true, 2) => tile.run::<S, 8, 2>(s),
                     (true, _) => tile.run::<S, 8, 1>(s),
-                    (false, 3) => tile.run::<S, 4, 3>(s),
-                    (false, 2) => tile.run::<S, 4, 2>(s),
-                    (false, _) => tile.run::<S, 4, 1>(s),
+                    (false, 2) => tile.run::<S, 6, 2>(s),
+                    (false, _) => tile.run::<S, 6, 1>(s),
                 }
             }
             first += n;
@@ -138,15 +138,84 @@ impl Tile {
     }
 }
 
+/// Vectors of the groups that `cols` columns are cut into: as many as a tile takes, nearly equal, because a last group of
+/// a single vector would wait for its own latency. Returns the vectors of the group that starts at vector `v`.
+#[inline(always)]
+fn group<S: Simd>(cols: usize, v: usize) -> usize {
+    let most = if S::WIDE { 4 } else { 2 };
+    let left = cols.div_ceil(S::LANES) - v;
+    left.div_ceil(left.div_ceil(most))
+}
+
+/// Values packed for [`accumulate`]: groups of columns one after the other, in each the rows of all values, contiguous.
+#[derive(Clone, Copy)]
+pub(crate) struct Values<'a> {
+    /// What [`pack_values`] wrote.
+    pub(crate) data: &'a [f32],
+    /// Number of values.
+    pub(crate) count: usize,
+    /// Columns of a value.
+    pub(crate) cols: usize,
+}
+
+/// Packs rows of any element type; `out` holds `rows` times the columns rounded up to the vector length.
+#[inline(always)]
+pub(crate) fn pack_values<S: Simd>(s: S, values: &Rows<'_>, out: &mut [f32]) {
+    let (n, cols) = (values.rows(), values.cols());
+    assert!(out.len() >= n * cols.next_multiple_of(S::LANES));
+    let p = values.as_ptr();
+    let stride = values.stride() / values.dtype().size();
+    // SAFETY: the view has n rows of cols elements of this type, stride elements apart; `out` has room for all vectors.
+    unsafe {
+        match values.dtype() {
+            Dtype::F32 => pack_values_of::<F32, S>(s, p.cast(), stride, n, cols, out.as_mut_ptr()),
+            Dtype::F16 => pack_values_of::<F16, S>(s, p.cast(), stride, n, cols, out.as_mut_ptr()),
+            Dtype::Bf16 => pack_values_of::<Bf16, S>(s, p.cast(), stride, n, cols, out.as_mut_ptr()),
+        }
+    }
+}
+
+/// # Safety
+/// `n` rows of `cols` elements, `stride` apart, are readable at `p`; `n` times as many vectors as cover `cols` are
+/// writable at `out`.
+#[inline(always)]
+unsafe fn pack_values_of<E: Element, S: Simd>(
+    s: S,
+    p: *const E::T,
+    stride: usize,
+    n: usize,
+    cols: usize,
+    out: *mut f32,
+) {
+    let vecs = cols.div_ceil(S::LANES);
+    let whole = cols / S::LANES;
+    for j in 0..n {
+        let mut v = 0;
+        while v < vecs {
+            let c = group::<S>(cols, v);
+            for i in 0..c {
+                let at = (v + i) * S::LANES;
+                // SAFETY: row j has elements at.., a whole vector or what is left; group v starts n * v vectors in.
+                unsafe {
+                    let from = p.add(j * stride + at);
+                    let x = if v + i < whole { E::load(s, from) } else { E::load_partial(s, from, cols - at) };
+                    s.store(out.add((n * v + j * c + i) * S::LANES), x);
+                }
+            }
+            v += c;
+        }
+    }
+}
+
 /// `out[r] = out[r] * alpha[r] + sum_j p[j * PANEL + r] * values[lo + j]` for `rows <= ROWS` query rows and `n` values.
 ///
-/// `out` rows are `stride` apart; as many whole vectors as cover `values.cols()` are written, so the columns must be a
-/// multiple of the vector length. Up to `ROWS` rows of `out` are touched.
+/// `out` rows are `stride` apart; as many whole vectors as cover the columns are written. Up to [`ROWS`] rows of `out` are
+/// touched.
 #[inline(always)]
 pub(crate) fn accumulate<S: Simd>(
     s: S,
     p: &[f32],
-    values: &Rows<'_>,
+    values: Values<'_>,
     lo: usize,
     n: usize,
     rows: usize,
@@ -154,26 +223,23 @@ pub(crate) fn accumulate<S: Simd>(
     out: &mut [f32],
     stride: usize,
 ) {
-    let cols = values.cols();
-    assert!(values.dtype() == Dtype::F32 && cols.is_multiple_of(S::LANES) && cols <= stride);
-    assert!(lo <= values.rows() && n <= values.rows() - lo && alpha.len() >= ROWS && rows <= ROWS);
+    let Values { data, count, cols } = values;
+    let wide = cols.next_multiple_of(S::LANES);
+    assert!(lo <= count && n <= count - lo && data.len() >= count * wide && wide <= stride);
     if n == 0 {
         return;
     }
-    assert!(p.len() >= (n - 1) * PANEL + ROWS && out.len() >= (ROWS - 1) * stride + cols);
-    let vecs = cols / S::LANES;
-    let most = if S::WIDE { 4 } else { 2 };
-    let groups = vecs.div_ceil(most);
+    assert!(p.len() >= (n - 1) * PANEL + ROWS && out.len() >= (ROWS - 1) * stride + wide);
+    assert!(alpha.len() >= ROWS && rows <= ROWS);
+    let vecs = wide / S::LANES;
     let mut v = 0;
-    for g in 0..groups {
-        // Nearly equal groups: a last one of a single vector would wait for its own latency.
-        let c = (vecs - v).div_ceil(groups - g);
-        // SAFETY: rows lo..lo + n of the values have vectors v..v + c; lengths were checked above.
+    while v < vecs {
+        let c = group::<S>(cols, v);
+        // SAFETY: group v starts count * v vectors in and has rows lo..lo + n; lengths were checked above.
         unsafe {
             let w = Weighted {
                 p: p.as_ptr(),
-                values: values.as_ptr().cast::<f32>().add(lo * (values.stride() / 4) + v * S::LANES),
-                value_stride: values.stride() / 4,
+                values: data.as_ptr().add((count * v + lo * c) * S::LANES),
                 n,
                 alpha: alpha.as_ptr(),
                 out: out.as_mut_ptr().add(v * S::LANES),
@@ -193,7 +259,6 @@ pub(crate) fn accumulate<S: Simd>(
 struct Weighted {
     p: *const f32,
     values: *const f32,
-    value_stride: usize,
     n: usize,
     alpha: *const f32,
     out: *mut f32,
@@ -238,7 +303,7 @@ impl Weighted {
                 }
             }
             p = p.wrapping_add(PANEL);
-            v = v.wrapping_add(self.value_stride);
+            v = v.wrapping_add(C * S::LANES);
         }
         for r in 0..R {
             // SAFETY: R factors and R rows of C vectors.

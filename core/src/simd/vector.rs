@@ -72,6 +72,10 @@ pub(crate) trait Simd: Copy {
     /// They are readable at `p`.
     unsafe fn load_bf16(self, p: *const u16) -> Self::V;
 
+    /// Asks for a cache line, at any address; nothing where the machine has no such hint.
+    #[inline(always)]
+    fn prefetch(self, _p: *const u8) {}
+
     /// `2^x` for `x <= 127`; below -126 the result is 0. Relative error as stated at [`super::math::EXP2`].
     #[inline(always)]
     fn exp2(self, x: Self::V) -> Self::V {

@@ -112,6 +112,10 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        op!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
+    }
+    #[inline(always)]
     unsafe fn load(self, p: *const f32) -> __m256 {
         // SAFETY: passed on.
         unsafe { _mm256_loadu_ps(p) }

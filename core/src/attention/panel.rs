@@ -1,0 +1,181 @@
+//! One panel of queries against one block of keys: scores, masks, weights, weighted values.
+
+use super::exact::Head;
+use super::mask::Visible;
+use crate::mem::Rows;
+use crate::simd::online::{self, Limits, State};
+use crate::simd::tile::{self, PANEL, ROWS, Span, Values};
+use crate::simd::{self, Simd, rows};
+
+/// A row's logit for itself under `shared_qk`: below every real one, so that it counts only when it is alone, and above
+/// -inf.
+pub(super) const SELF: f32 = -1e30;
+
+/// The factor that turns scores into powers of two, and whether scores are plain inner products (else they are logits
+/// already).
+pub(super) fn factor(head: &Head<'_>, bias: bool) -> (f32, bool) {
+    // A factor of the plain kind must be positive, or the largest score would not be the largest logit.
+    let plain = head.softcap == 0.0 && !bias && head.scale > 0.0;
+    (if plain { head.scale * core::f32::consts::LOG2_E } else { core::f32::consts::LOG2_E }, plain)
+}
+
+/// Adds bias row `i`, keys `first..`, to scores that are `stride` apart; stops at the end of `x`.
+pub(super) fn add_bias(bias: &Rows<'_>, i: usize, first: usize, x: &mut [f32], stride: usize) {
+    let n = x.len().div_ceil(stride);
+    let x = x.iter_mut().step_by(stride);
+    if let Some(b) = bias.row_f32(i) {
+        x.zip(&b[first..first + n]).for_each(|(x, b)| *x += b);
+    } else if let Some(b) = bias.row_bits(i) {
+        x.zip(&b[first..first + n]).for_each(|(x, &b)| *x += half::f16::from_bits(b).to_f32());
+    }
+}
+
+/// Keys and values of the next block, to be prefetched in as many parts as there are tiles of rows.
+pub(super) struct Ahead<'a> {
+    pub(super) keys: Rows<'a>,
+    pub(super) values: Rows<'a>,
+    pub(super) tiles: usize,
+}
+
+/// One panel of queries against one block of keys. Key positions are relative to `first` where not said otherwise.
+pub(super) struct Panel<'a> {
+    pub(super) head: &'a Head<'a>,
+    pub(super) q: &'a [f32],
+    pub(super) keys: &'a Rows<'a>,
+    /// Packed, `count` of them.
+    pub(super) values: &'a [f32],
+    pub(super) count: usize,
+    pub(super) dim_v: usize,
+    /// Absolute position of the block's first key.
+    pub(super) first: usize,
+    /// Absolute index of the panel's first row.
+    pub(super) row: usize,
+    pub(super) seen: &'a [Visible],
+    /// Relative to the block's start, `offset` before `first`.
+    pub(super) spans: &'a [Span],
+    pub(super) offset: usize,
+    pub(super) scores: &'a mut [f32],
+    pub(super) sums: &'a mut [f32],
+    pub(super) stride: usize,
+    pub(super) max: &'a mut [f32],
+    pub(super) sum: &'a mut [f32],
+}
+
+impl Panel<'_> {
+    /// Keys that rows `a..b` see: their hull.
+    #[inline(always)]
+    fn hull(&self, a: usize, b: usize) -> Span {
+        let mut hull = Span { begin: usize::MAX, end: 0 };
+        for span in &self.spans[a..b] {
+            if span.begin < span.end {
+                hull.begin = hull.begin.min(span.begin - self.offset);
+                hull.end = hull.end.max(span.end - self.offset);
+            }
+        }
+        if hull.end == 0 { Span::default() } else { hull }
+    }
+
+    #[inline(always)]
+    pub(super) fn run<S: Simd>(&mut self, s: S, ahead: &Ahead<'_>, first_tile: usize) {
+        let rows = self.seen.len();
+        let hull = self.hull(0, rows);
+        let (lo, hi) = (hull.begin, hull.end);
+        if lo == hi {
+            return;
+        }
+        let vecs = rows.div_ceil(S::LANES);
+        let bias = self.head.masking.bias(self.head.batch, self.head.head);
+        let keep = self.head.masking.keep(self.head.batch);
+        let (factor, plain) = factor(self.head, bias.is_some());
+
+        // Keys that all rows see need no mask.
+        let (mut all_lo, mut all_hi) = (lo, hi);
+        for seen in self.seen {
+            all_lo = all_lo.max(seen.begin.saturating_sub(self.first));
+            all_hi = all_hi.min(seen.end.saturating_sub(self.first));
+        }
+        if all_lo >= all_hi {
+            (all_lo, all_hi) = (hi, hi);
+        }
+        let whole = all_lo == lo && all_hi == hi;
+
+        let mut spans = [Span { begin: lo, end: hi }; PANEL];
+        if !whole {
+            for (v, span) in spans.iter_mut().enumerate().take(vecs) {
+                *span = self.hull(v * S::LANES, ((v + 1) * S::LANES).min(rows));
+            }
+        }
+        let mut max = [0.0; PANEL];
+        tile::scores(s, self.q, self.keys, lo, hi, &spans[..vecs], self.scores, &mut max);
+        let n = hi - lo;
+        let limits = self.limits(lo, whole);
+        let scores = &mut self.scores[..n * PANEL];
+        if !plain {
+            simd::logits(s, scores, self.head.scale, self.head.softcap);
+        }
+        if let Some(bias) = &bias {
+            for r in 0..rows {
+                add_bias(bias, self.row + r, self.first + lo, &mut scores[r..], PANEL);
+            }
+        }
+        if !whole {
+            online::hide(s, scores, 0, all_lo - lo, vecs, &limits);
+            online::hide(s, &mut scores[(all_hi - lo) * PANEL..], all_hi - lo, hi - all_hi, vecs, &limits);
+        }
+        if let Some(keep) = keep {
+            for (x, &k) in scores.chunks_exact_mut(PANEL).zip(&keep[self.first + lo..]) {
+                if k == 0 {
+                    x.fill(f32::NEG_INFINITY);
+                }
+            }
+        }
+        if self.head.shared_qk {
+            for r in 0..rows {
+                let at = (self.row + r).wrapping_sub(self.first + lo);
+                if at < n && scores[at * PANEL + r] != f32::NEG_INFINITY {
+                    scores[at * PANEL + r] = SELF;
+                }
+            }
+        }
+        if !whole || !plain || keep.is_some() || self.head.shared_qk {
+            online::maxima(s, scores, n, vecs, &mut max);
+        }
+        let mut alpha = [1.0; PANEL];
+        let mut state = State { max: &mut *self.max, sum: &mut *self.sum, alpha: &mut alpha };
+        online::weights(s, scores, n, vecs, factor, &max, &mut state);
+
+        let mut r = 0;
+        while r < rows {
+            let m = (rows - r).min(ROWS);
+            let span = self.hull(r, r + m);
+            rows::prefetch(s, &ahead.keys, first_tile + r / ROWS, ahead.tiles);
+            rows::prefetch(s, &ahead.values, first_tile + r / ROWS, ahead.tiles);
+            // A last value row of ROWS weights needs that many numbers after it: panels end at a multiple of ROWS.
+            if span.begin < span.end {
+                let p = &self.scores[(span.begin - lo) * PANEL + r..];
+                let sums = &mut self.sums[r * self.stride..];
+                let keys = span.end - span.begin;
+                let values = Values { data: self.values, count: self.count, cols: self.dim_v };
+                tile::accumulate(s, p, values, span.begin, keys, m, &alpha[r..], sums, self.stride);
+            }
+            r += m;
+        }
+    }
+
+    /// Limits of every lane, relative to key `lo`; only looked at where there are some.
+    fn limits(&self, lo: usize, whole: bool) -> Limits {
+        let base = self.first + lo;
+        // Blocks are small, so that what lies beyond them need not be exact.
+        let at = |j: usize| j.saturating_sub(base).min(1 << 20) as f32;
+        let mut limits = Limits { sinks: [0.0; PANEL], begin: [0.0; PANEL], end: [f32::MAX; PANEL] };
+        if whole {
+            return limits;
+        }
+        for (r, seen) in self.seen.iter().enumerate() {
+            limits.sinks[r] = at(seen.sinks);
+            limits.begin[r] = at(seen.begin);
+            limits.end[r] = at(seen.end);
+        }
+        limits
+    }
+}
