@@ -58,10 +58,10 @@ fn keys_lie_in_the_cell_of_their_nearest_parent_through_churn() {
             index.insert(Rows::new(&keys, 3).unwrap(), None).unwrap();
             next += n as u64;
             check(&index);
-            let gone: Vec<u64> = index.ids().filter(|id| hash(round, *id) % 3 == 0).collect();
+            let gone: Vec<u64> = index.ids().filter(|id| hash(round, *id).is_multiple_of(3)).collect();
             index.remove_present(&gone);
             check(&index);
         }
-        assert!(index.levels[levels - 1].lists[0].len() > 0, "the test reaches the top level");
+        assert!(!index.levels[levels - 1].lists[0].is_empty(), "the test reaches the top level");
     }
 }
