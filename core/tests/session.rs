@@ -8,6 +8,9 @@ use iceformer_core::Status;
 use iceformer_core::attention::{AttentionOptions, Mask, Mode, Problem, Reason, Session, SessionOptions, attention};
 use iceformer_core::mem::{Dtype, Plan, Rows, Tensor, TensorMut};
 
+/// What storing does to a number.
+type Round = fn(f32) -> f32;
+
 const HEADS_Q: usize = 4;
 const HEADS_KV: usize = 2;
 const DIM_K: usize = 16;
@@ -49,7 +52,7 @@ impl Model {
     }
 
     /// The same rows from a call that knows nothing of sessions.
-    fn attend(&self, q: &[f32], rows: usize, o: AttentionOptions, round: fn(f32) -> f32) -> (Vec<f32>, Vec<f32>) {
+    fn attend(&self, q: &[f32], rows: usize, o: AttentionOptions, round: Round) -> (Vec<f32>, Vec<f32>) {
         let n = self.len();
         let all = |x: &[Vec<f32>; HEADS_KV]| x.concat().into_iter().map(round).collect::<Vec<_>>();
         let (k, v) = (all(&self.k), all(&self.v));
@@ -94,7 +97,7 @@ fn attend(session: &Session, q: &[f32], rows: usize, nth: usize) -> (Vec<f32>, V
     (out, lse, mode.0, mode.1)
 }
 
-fn check(session: &Session, model: &Model, rows: usize, seed: u64, round: fn(f32) -> f32) {
+fn check(session: &Session, model: &Model, rows: usize, seed: u64, round: Round) {
     assert_eq!(session.len(), model.len());
     let q = noise(HEADS_Q * rows * DIM_K, seed, 2.0);
     let (out, lse, mode, _) = attend(session, &q, rows, 1);
@@ -119,7 +122,7 @@ fn perfect(mode: Mode, dtype: Dtype) -> SessionOptions {
 
 #[test]
 fn every_way_of_changing_a_session_keeps_it_right() {
-    let rounds: [(Dtype, fn(f32) -> f32); 3] = [
+    let rounds: [(Dtype, Round); 3] = [
         (Dtype::F32, |x| x),
         (Dtype::F16, |x| f16::from_f32(x).to_f32()),
         (Dtype::Bf16, |x| half::bf16::from_f32(x).to_f32()),
