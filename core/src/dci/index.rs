@@ -13,6 +13,9 @@ use crate::simd::Isa;
 /// The id that no key can have: it marks free slots.
 pub(super) const NO_ID: u64 = u64::MAX;
 
+/// Height of a stored key that is in no list yet.
+pub(super) const UNLINKED: u8 = u8::MAX;
+
 /// Prioritized DCI over keys of one dimension (paper, Algorithms 2 and 3), with one or more levels, incremental.
 ///
 /// Answers depend on the options, the seed and the set of keys and ids, never on the order of calls that led there.
@@ -329,9 +332,12 @@ impl Index {
         }
         let relift = lift != self.lift;
         self.lift = lift;
-        if relift || n > 32 && n >= self.len() / 4 {
+        if n > 32 && n >= self.len() / 4 {
             self.rebuild();
         } else {
+            if relift {
+                self.relift();
+            }
             for i in 0..n {
                 let slot = self.slot_of(&batch, i);
                 self.project(slot);
@@ -390,7 +396,7 @@ impl Index {
         }
         self.ids.push(NO_ID)?;
         self.norm2.push(0.0)?;
-        self.height.push(0)?;
+        self.height.push(UNLINKED)?;
         self.keys.resize((s + 1) * dim, 0.0)?;
         self.proj.resize((s + 1) * lists, 0.0)?;
         self.levels[..self.options.levels].iter_mut().try_for_each(|level| level.grow_slots(s + 1))
@@ -401,6 +407,7 @@ impl Index {
         let norm2 = Lift::norm2(self.key_at(slot));
         self.norm2[slot as usize] = norm2;
         self.ids[slot as usize] = id;
+        self.height[slot as usize] = UNLINKED;
         self.map.insert(slot, &self.ids)?;
         // Refused with the key stored, so that one path takes everything back. A NaN norm is refused too.
         if norm2 < MAX_NORM * MAX_NORM {

@@ -2,7 +2,7 @@
 //! made the room.
 
 use super::Index;
-use super::index::NO_ID;
+use super::index::{NO_ID, UNLINKED};
 use super::level::ROOT;
 use crate::error::reserved;
 use crate::list::sort_key;
@@ -176,15 +176,37 @@ impl Index {
         }
     }
 
-    /// Builds every list anew from the stored keys: for bulk inserts, loads and a grown lift. The result is the one that
+    /// Projects the linked keys anew and sorts them back into their lists, after the lift has grown. Cells stay: they do
+    /// not depend on the lift. O(n log n) per list.
+    pub(super) fn relift(&mut self) {
+        self.clear_lists();
+        for slot in 0..self.ids.len() as u32 {
+            if self.is_at(slot, 0) {
+                self.project(slot);
+            }
+        }
+        for level in 0..self.options.levels {
+            for i in 0..self.lists() {
+                self.load_list(level, i);
+            }
+        }
+    }
+
+    fn clear_lists(&mut self) {
+        for level in &mut self.levels[..self.options.levels] {
+            for list in level.lists.iter_mut() {
+                list.clear(&mut self.pool);
+            }
+        }
+    }
+
+    /// Builds the whole structure anew from the stored keys, for bulk inserts and loads. The result is the one that
     /// single inserts would have given. O(n log n) per list, plus n distances to every parent.
     pub(super) fn rebuild(&mut self) {
         let levels = self.options.levels;
         let slots = self.ids.len() as u32;
+        self.clear_lists();
         for level in &mut self.levels[..levels] {
-            for list in level.lists.iter_mut() {
-                list.clear(&mut self.pool);
-            }
             level.members.clear();
             level.population.iter_mut().for_each(|p| *p = 0);
         }
@@ -223,7 +245,8 @@ impl Index {
 
     /// Whether a slot holds a key of this level.
     fn is_at(&self, slot: u32, level: usize) -> bool {
-        self.id_at(slot) != NO_ID && usize::from(self.height[slot as usize]) >= level
+        let height = self.height[slot as usize];
+        self.id_at(slot) != NO_ID && height != UNLINKED && usize::from(height) >= level
     }
 
     /// Sorts the keys of a level along direction `i` and loads them into its empty list.

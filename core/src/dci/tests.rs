@@ -54,7 +54,9 @@ fn keys_lie_in_the_cell_of_their_nearest_parent_through_churn() {
         let mut next = 0u64;
         for round in 0..30u64 {
             let n = (hash(round, 1) % 40) as usize;
-            let keys: Vec<f32> = (0..n as u64 * 3).map(|i| number(next * 3 + i).round()).collect();
+            // Norms grow now and then, by a little and by a lot, in small and large batches.
+            let grow = if round % 4 == 3 { 1.0 + round as f32 / 4.0 } else { 1.0 };
+            let keys: Vec<f32> = (0..n as u64 * 3).map(|i| (number(next * 3 + i) * grow).round()).collect();
             index.insert(Rows::new(&keys, 3).unwrap(), None).unwrap();
             next += n as u64;
             check(&index);
