@@ -255,6 +255,9 @@ fn wrong_calls_are_refused_and_change_nothing() {
     let mut bad = q.clone();
     bad[3 * DIM_K] = f32::NAN;
     assert_eq!(try_attend(&bad, 5, None, 0, 1), Status::NotFinite);
+    let mut large = q.clone();
+    large[2 * DIM_K] = 3e38;
+    assert_eq!(try_attend(&large, 5, None, 0, 1), Status::NotFinite);
     for (field, o) in [
         ("heads_q", SessionOptions { heads_q: 3, ..options(Mode::Exact, Dtype::F32) }),
         ("capacity", SessionOptions { capacity: 0, ..options(Mode::Exact, Dtype::F32) }),

@@ -308,6 +308,8 @@ fn mistakes_are_named_before_anything_is_written() {
         Status::NotFinite,
         "row 3",
     );
+    check(&bad(&d.q, 6, 1e30), &bad(&d.k, 0, -1e10), &d.v, Mask::None, o, Status::NotFinite, "row 1");
+    check(&d.q, &d.k, &bad(&d.v, 2, 1e38), Mask::None, o, Status::NotFinite, "v: ");
     check(&d.q, &d.k, &d.v, Mask::Prefix(&[1; 4]), o, Status::Shape, "prefix");
     check(&d.q, &d.k, &d.v, Mask::Keys(&[1; 5]), o, Status::Shape, "keys");
     let nan = [f32::NAN; 30];

@@ -96,6 +96,8 @@ pub struct HeadCache {
     published: usize,
     pending: usize,
     failed: Option<Error>,
+    /// Largest magnitudes of a key and a value so far, kept when tokens go.
+    largest: [f32; 2],
     /// One row in f32.
     row: Buf<f32>,
 }
@@ -128,6 +130,7 @@ impl HeadCache {
             published: 0,
             pending: 0,
             failed: None,
+            largest: [0.0; 2],
             row: Buf::filled(memory, o.dim_k.max(o.dim_v), 0.0)?,
         })
     }
@@ -195,6 +198,11 @@ impl HeadCache {
             // The stored key, rounded, so that both ways of attending see the same numbers.
             let stored = self.keys.rows(at + 1, self.dim_k).slice(at, 1);
             index.insert(stored, Some(&[at as u64])).map_err(|e| Error { field: "k", ..e })?;
+        }
+        for (most, rows) in
+            self.largest.iter_mut().zip([self.keys.rows(at + 1, self.dim_k), self.values.rows(at + 1, self.dim_v)])
+        {
+            *most = most.max(rows.largest(at));
         }
         Ok(())
     }
@@ -275,6 +283,7 @@ impl HeadCache {
         self.published = 0;
         self.pending = 0;
         self.failed = None;
+        self.largest = [0.0; 2];
         if let Some(index) = &mut self.index {
             index.clear();
         }
@@ -286,6 +295,11 @@ impl HeadCache {
 
     pub(super) fn values(&self) -> Rows<'_> {
         self.values.rows(self.published, self.dim_v)
+    }
+
+    /// Largest magnitudes of a key and a value since the last reset.
+    pub(super) fn largest(&self) -> [f32; 2] {
+        self.largest
     }
 
     pub(super) fn index(&self) -> Option<&Index> {

@@ -63,6 +63,10 @@ pub fn index_attention(
             return Err(not_finite("values", id as usize));
         }
         super::problem::check_norms(&queries, "queries")?;
+        let largest = index.ids().map(|id| values.largest(id as usize)).fold(0.0, f32::max);
+        if f64::from(largest) * index.len() as f64 > f64::from(f32::MAX) / 4.0 {
+            return Err(Error::new(Status::NotFinite, "values", "sums of the values overflow").number(largest));
+        }
     }
     let (mode, reason) = match options.mode {
         Mode::TopK => (Mode::TopK, Reason::Requested),

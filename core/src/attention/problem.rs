@@ -109,6 +109,21 @@ pub(super) fn check_finite(t: &Tensor<'_>, field: &'static str) -> Result<()> {
     }
 }
 
+/// Refuses finite numbers so large that products of queries and keys, or sums of weighted values, leave the range of f32:
+/// `largest` are the largest magnitudes of keys and values.
+pub(super) fn check_range(q: &Tensor<'_>, largest: [f32; 2], rows_kv: usize) -> Result<()> {
+    let [key, value] = largest.map(f64::from);
+    let most = f64::from(f32::MAX) / 4.0;
+    let (query, row) = q.largest();
+    if f64::from(query) * key * q.shape()[3] as f64 > most {
+        return Err(Error::new(Status::NotFinite, "q", "products with the keys overflow").row(row));
+    }
+    if value * rows_kv as f64 > most {
+        return Err(Error::new(Status::NotFinite, "v", "sums of the values overflow").number(largest[1]));
+    }
+    Ok(())
+}
+
 /// Refuses rows whose norm an index cannot take.
 pub(super) fn check_norms(rows: &Rows<'_>, field: &'static str) -> Result<()> {
     let most = f64::from(crate::dci::MAX_NORM);
@@ -184,6 +199,9 @@ impl<'a> Problem<'a> {
                 check_finite(&self.k, "k")?;
             }
             check_finite(&self.v, "v")?;
+            // Keys of the shared mode have unit norm.
+            let key = if options.shared_qk { 1.0 } else { self.k.largest().0 };
+            check_range(&self.q, [key, self.v.largest().0], rows_kv)?;
             if mode == Mode::TopK && !options.shared_qk {
                 for b in 0..batch {
                     (0..heads_kv).try_for_each(|h| check_norms(&self.k.head(b, h), "k"))?;

@@ -2,7 +2,7 @@
 
 use super::cache::HeadCache;
 use super::head_topk::index_options;
-use super::problem::{AttentionStats, check_finite, check_norms};
+use super::problem::{AttentionStats, check_finite, check_norms, check_range};
 use super::retrieve::{Retrieval, query_options};
 use super::{AttentionOptions, Mask, Masking, Mode, Reason, clock, exact};
 use crate::dci::Scratch;
@@ -320,6 +320,9 @@ impl Session {
         let (mode, reason) = self.mode();
         if !a.trusted {
             check_finite(&q, "q")?;
+            let largest = self.heads.iter().map(HeadCache::largest);
+            let largest = largest.fold([0.0f32; 2], |a, b| [a[0].max(b[0]), a[1].max(b[1])]);
+            check_range(&q, largest, self.len)?;
             if mode == Mode::TopK {
                 (0..o.heads_q).try_for_each(|h| check_norms(&q.head(0, h), "q"))?;
             }

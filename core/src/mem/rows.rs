@@ -220,6 +220,22 @@ impl<'a> Rows<'a> {
             _ => false,
         })
     }
+
+    /// Largest magnitude in a row, as f32. O(cols).
+    ///
+    /// # Panics
+    /// If `i >= rows`.
+    pub fn largest(&self, i: usize) -> f32 {
+        // Without the sign, the bits of finite numbers are ordered as the numbers are: that vectorises.
+        match (self.row_f32(i), self.row_bits(i)) {
+            (Some(row), _) => f32::from_bits(row.iter().fold(0, |m, x| m.max(x.to_bits() & 0x7fff_ffff))),
+            (_, Some(bits)) => {
+                let top = bits.iter().fold(0, |m, &b| m.max(b & 0x7fff));
+                if self.dtype == Dtype::F16 { f16::from_bits(top).to_f32() } else { bf16::from_bits(top).to_f32() }
+            }
+            _ => 0.0,
+        }
+    }
 }
 
 /// Writable matrix, same geometry as [`Rows`]. Values are stored from f32, rounded to nearest even.

@@ -124,6 +124,21 @@ impl<'a> Tensor<'a> {
         self.dtype
     }
 
+    /// Largest magnitude and the row (within its head) that holds it; `(0, 0)` for an empty tensor.
+    pub fn largest(&self) -> (f32, usize) {
+        let mut best = (0.0, 0);
+        for (b, h) in (0..self.dims.batch).flat_map(|b| (0..self.dims.heads).map(move |h| (b, h))) {
+            let rows = self.head(b, h);
+            for i in 0..rows.rows() {
+                let x = rows.largest(i);
+                if x > best.0 {
+                    best = (x, i);
+                }
+            }
+        }
+        best
+    }
+
     /// First `(batch, head, row)` holding a NaN or infinity.
     pub fn first_not_finite(&self) -> Option<(usize, usize, usize)> {
         (0..self.dims.batch)
