@@ -2,7 +2,7 @@
 
 use crate::alloc_hook::{Source, work as work_memory};
 use crate::cast::{self, product};
-use crate::index::put_layout;
+use crate::memory::put_layout;
 use crate::types::*;
 use crate::view::{self, Names, UNTOUCHED, names};
 use crate::{guard, view::tensor, view::tensor_mut};

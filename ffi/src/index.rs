@@ -2,6 +2,7 @@
 
 use crate::alloc_hook::Source;
 use crate::cast::{self, choice};
+use crate::memory::put_layout;
 use crate::object::{self, exclusive, shared};
 use crate::types::*;
 use crate::{guard, memory};
@@ -93,25 +94,6 @@ pub unsafe extern "C" fn ice_index_required(
             put_layout(|| layout(&options), bytes, align)
         })
     }
-}
-
-/// Writes a layout to the two outputs of a `_required` function.
-///
-/// # Safety
-/// If not NULL, both are writable.
-pub(crate) unsafe fn put_layout(
-    layout: impl FnOnce() -> Result<Layout>,
-    bytes: *mut usize,
-    align: *mut usize,
-) -> Result<()> {
-    let (bytes, align) = (cast::output(bytes, "bytes")?, cast::output(align, "align")?);
-    let l = layout()?;
-    // SAFETY: checked above.
-    unsafe {
-        bytes.write(l.bytes);
-        align.write(l.align);
-    }
-    Ok(())
 }
 
 /// Makes an empty index.

@@ -2,7 +2,8 @@
 
 use crate::cast;
 use crate::types::*;
-use iceformer_core::mem::MemoryReport;
+use iceformer_core::Result;
+use iceformer_core::mem::{Layout, MemoryReport};
 
 /// Prepares allocation hooks: size set, everything else empty. NULL does nothing.
 ///
@@ -43,4 +44,23 @@ pub(crate) fn report(r: MemoryReport) -> ice_memory {
         peak: r.peak,
         limit: r.limit,
     }
+}
+
+/// Writes a layout to the two outputs of a `_required` function.
+///
+/// # Safety
+/// If not NULL, both are writable.
+pub(crate) unsafe fn put_layout(
+    layout: impl FnOnce() -> Result<Layout>,
+    bytes: *mut usize,
+    align: *mut usize,
+) -> Result<()> {
+    let (bytes, align) = (cast::output(bytes, "bytes")?, cast::output(align, "align")?);
+    let l = layout()?;
+    // SAFETY: checked above.
+    unsafe {
+        bytes.write(l.bytes);
+        align.write(l.align);
+    }
+    Ok(())
 }

@@ -1,7 +1,8 @@
 //! An index as bytes.
 
 use crate::alloc_hook::Source;
-use crate::index::{layout, put_layout};
+use crate::index::layout;
+use crate::memory::put_layout;
 use crate::object::{self, shared};
 use crate::types::*;
 use crate::{cast, guard};

@@ -1,6 +1,6 @@
 //! Query state: one per thread.
 
-use crate::index::put_layout;
+use crate::memory::put_layout;
 use crate::object::{self, Object, shared};
 use crate::types::*;
 use crate::{cast, guard};

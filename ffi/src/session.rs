@@ -3,7 +3,7 @@
 use crate::alloc_hook::{Source, check_place, work as work_memory};
 use crate::attention::{DEFAULT_OPTIONS, stats_output};
 use crate::cast::{self, product};
-use crate::index::put_layout;
+use crate::memory::put_layout;
 use crate::object::{self, Object, live, shared};
 use crate::saved::{save, saved};
 use crate::types::*;

@@ -1,6 +1,6 @@
 //! Vectors: which instructions there are, and the kernels written once over them.
 //!
-//! An algorithm is a [`Task`] generic over the vector type; [`Isa::run`] picks the instructions once, at its outer loop,
+//! An algorithm is a `Task` generic over the vector type; `Isa::run` picks the instructions once, at its outer loop,
 //! and everything below is inlined into a function compiled for them. The kernels at [`Isa`] are the small ones that
 //! other modules call directly. None of them allocates.
 
