@@ -1,4 +1,5 @@
 //! Data and measures shared by the benchmarks: captured heads, retrieval quality, output error.
 
+pub mod cells;
 pub mod heads;
 pub mod retrieval;

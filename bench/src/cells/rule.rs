@@ -1,0 +1,168 @@
+//! Which cells a row opens, and what that costs and errs.
+
+use super::build::{Cells, Shape};
+use super::fit::Directions;
+use crate::heads::Layer;
+
+/// A selection rule. A cell is opened when its best key seems to reach `needle` of the softmax mass, or when its estimated
+/// share times its spread reaches `mass`; infinity switches a rule off.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Cells.
+    pub shape: Shape,
+    /// Coordinates kept.
+    pub r: usize,
+    /// Random directions instead of fitted ones.
+    pub random: bool,
+    /// Share of the mass that a key must seem to reach.
+    pub needle: f64,
+    /// Standard deviations of what the coordinates leave out, added to every key's score.
+    pub margin: f64,
+    /// Share of the mass times spread that a cell must reach.
+    pub mass: f64,
+    /// Unopened cells contribute their mean.
+    pub estimate: bool,
+}
+
+/// What a rule gave on one layer.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Relative L2 errors of the layer's output rows (all heads side by side).
+    pub errors: Vec<f64>,
+    /// Row-key pairs outside the exact part with a true weight of 1 % and more, and those that were not opened.
+    pub heavy: usize,
+    /// See `heavy`.
+    pub missed: usize,
+    /// Mean share of the cells' keys that were opened, by (head, row).
+    pub opened: f64,
+    /// Mean share of the visible keys in the exact part, by (head, row).
+    pub local: f64,
+}
+
+impl Outcome {
+    /// Mean error.
+    pub fn mean(&self) -> f64 {
+        self.errors.iter().sum::<f64>() / self.errors.len().max(1) as f64
+    }
+
+    /// 99th percentile of the errors.
+    pub fn p99(&self) -> f64 {
+        let mut e = self.errors.clone();
+        e.sort_by(f64::total_cmp);
+        e.get((e.len().max(1) - 1) * 99 / 100).copied().unwrap_or(0.0)
+    }
+
+    /// Joins another layer's outcome.
+    pub fn add(&mut self, other: &Outcome) {
+        let (a, b) = (self.errors.len() as f64, other.errors.len() as f64);
+        self.opened = (self.opened * a + other.opened * b) / (a + b);
+        self.local = (self.local * a + other.local * b) / (a + b);
+        self.errors.extend(&other.errors);
+        self.heavy += other.heavy;
+        self.missed += other.missed;
+    }
+}
+
+/// Queries and keys of one chunk are attended exactly; cells of earlier chunks are chosen from.
+const CHUNK: usize = 512;
+
+/// Runs a rule on `samples` rows of the second half of a layer.
+pub fn study(layer: &Layer, rule: &Rule, samples: usize) -> Outcome {
+    let (n, d) = (layer.rows, layer.dim);
+    let rows: Vec<usize> = (0..samples).map(|i| n / 2 + (2 * i + 1) * (n - n / 2) / (2 * samples)).collect();
+    let group = layer.heads_q / layer.heads_kv;
+    let mut out = vec![[vec![0.0; 0], vec![0.0; 0]]; rows.len()];
+    let mut outcome = Outcome::default();
+    for kv in 0..layer.heads_kv {
+        let head = kv * group;
+        let (keys, values) = (layer.keys(head), layer.values(head));
+        let cells = Cells::new(keys, values, d, &rule.shape);
+        let queries: Vec<&[f32]> = (head..head + group).map(|h| layer.queries(h)).collect();
+        let fit = Directions::new(&cells, keys, &queries, d, rule.r, 1024, rule.random);
+        for q in queries {
+            for (at, &row) in rows.iter().enumerate() {
+                let [exact, approx] = attend(layer, rule, &cells, &fit, keys, values, q, row, &mut outcome);
+                out[at][0].extend(exact);
+                out[at][1].extend(approx);
+            }
+        }
+    }
+    let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+    outcome.errors = out
+        .iter()
+        .map(|[e, a]| norm(&mut e.iter().zip(a).map(|(e, a)| e - a)) / norm(&mut e.iter().copied()).max(1e-30))
+        .collect();
+    let units = (layer.heads_q * rows.len()) as f64;
+    outcome.opened /= units;
+    outcome.local /= units;
+    outcome
+}
+
+/// One row: exact output and the rule's.
+fn attend(
+    layer: &Layer,
+    rule: &Rule,
+    cells: &Cells,
+    fit: &Directions,
+    keys: &[f32],
+    values: &[f32],
+    q: &[f32],
+    row: usize,
+    outcome: &mut Outcome,
+) -> [Vec<f64>; 2] {
+    let d = layer.dim;
+    let scale = 1.0 / (d as f64).sqrt();
+    let q: Vec<f64> = q[row * d..][..d].iter().map(|&x| f64::from(x) * scale).collect();
+    let seen = if layer.causal { row + 1 } else { layer.rows };
+    let dot = |k: &[f32]| q.iter().zip(k).map(|(a, &b)| a * f64::from(b)).sum::<f64>();
+    let logits: Vec<f64> = keys.chunks(d).take(seen).map(dot).collect();
+    // Cells of segments that end before the row's chunk begins; the rest is attended exactly.
+    let done = if layer.causal { row / CHUNK * CHUNK } else { cells.done };
+    let count = (0..cells.keys.len()).filter(|&c| cells.end[c] <= done).count();
+    let celled = |j: usize| cells.of[j] != u32::MAX && (cells.of[j] as usize) < count;
+    let tau: f64 = (0..d).map(|a| q[a] * (0..d).map(|b| cells.covariance[a * d + b] * q[b]).sum::<f64>()).sum();
+    let centre: Vec<f64> =
+        (0..count).map(|c| q.iter().zip(&cells.mean[c * d..][..d]).map(|(a, b)| a * b).sum()).collect();
+    let sigma: Vec<f64> = (0..count).map(|c| (tau * cells.spread[c]).max(0.0).sqrt().min(12.0)).collect();
+    let top = logits.iter().chain(&centre).fold(f64::NEG_INFINITY, |m, &x| m.max(x));
+    let weight: Vec<f64> = logits.iter().map(|x| (x - top).exp()).collect();
+    let guess: Vec<f64> =
+        (0..count).map(|c| cells.keys[c].len() as f64 * (centre[c] - top).exp() * sigma[c].cosh()).collect();
+    let local: f64 = (0..seen).filter(|&j| !celled(j)).map(|j| weight[j]).sum();
+    let total = local + guess.iter().sum::<f64>();
+    let (qr, left) = fit.query(&q);
+    let open: Vec<bool> = (0..count)
+        .map(|c| {
+            let best = cells.keys[c].iter().map(|&i| fit.residual(&qr, i as usize)).fold(f64::NEG_INFINITY, f64::max);
+            let needle = (centre[c] + best + rule.margin * left - top).exp() >= rule.needle * total;
+            needle || guess[c] * sigma[c].min(1.0) >= rule.mass * total
+        })
+        .collect();
+    let exact_sum: f64 = weight.iter().sum();
+    let (mut exact, mut approx, mut sum) = (vec![0.0; d], vec![0.0; d], 0.0);
+    for j in 0..seen {
+        let v = &values[j * d..][..d];
+        exact.iter_mut().zip(v).for_each(|(o, &v)| *o += weight[j] / exact_sum * f64::from(v));
+        let kept = !celled(j) || open[cells.of[j] as usize];
+        if kept {
+            sum += weight[j];
+            approx.iter_mut().zip(v).for_each(|(o, &v)| *o += weight[j] * f64::from(v));
+        }
+        if celled(j) && weight[j] >= 0.01 * exact_sum {
+            outcome.heavy += 1;
+            outcome.missed += usize::from(!kept);
+        }
+    }
+    for c in (0..count).filter(|&c| rule.estimate && !open[c]) {
+        sum += guess[c];
+        approx.iter_mut().zip(&cells.value[c * d..][..d]).for_each(|(o, v)| *o += guess[c] * v);
+    }
+    approx.iter_mut().for_each(|x| *x /= sum.max(1e-300));
+    let (all, opened) = (0..count).fold((0, 0), |(a, o), c| {
+        let n = cells.keys[c].len();
+        (a + n, o + if open[c] { n } else { 0 })
+    });
+    outcome.opened += opened as f64 / f64::max(all as f64, 1.0);
+    outcome.local += (seen - all) as f64 / seen as f64;
+    [exact, approx]
+}
