@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the library and the probe and runs the side-by-side benchmark once with tiny sizes: everything that is installed
-# must run and give outputs within bounds. Without Python or numpy it says so and is content. Options go to dense.py.
+# Builds the library and the probe and runs the side-by-side benchmark once with tiny sizes: everything that is
+# installed must run and give outputs within bounds. Without Python or numpy it says so and is content. Options go to
+# dense.py.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -112,7 +112,7 @@ class Kernels:
 
     def attention(self, q, k, v, storage, causal):
         kind = np.float16 if storage == "f16" else np.float32
-        return lambda: ours.Attention(self.library, q, k.astype(kind), v.astype(kind), causal)
+        return lambda: ours.Attention(self.library, q, *cast(kind, k, v), causal)
 
     def decode(self, q, k, v):
         """As `prefill`, for one row of each of four query heads; names without "x 4" use the first."""
@@ -130,7 +130,7 @@ class Kernels:
         return self.choose(make)
 
     def build(self, listed, where):
-        """Those that can be made, with their output of a first call."""
+        """Those that can be made, called and ready to be timed, with their output."""
         built = {}
         for name, storage, memory, make in listed:
             if memory > available() / 2:
@@ -138,8 +138,8 @@ class Kernels:
                 continue
             try:
                 kernel = make()
-                kernel.call()
-                built[name] = (storage, kernel, kernel.output().copy())
+                ready = timing.Timed(kernel)
+                built[name] = (storage, ready, kernel.output().copy())
             except Exception as e:
                 if name.startswith("iceformer"):
                     raise
@@ -148,7 +148,7 @@ class Kernels:
 
 
 def cast(kind, *arrays):
-    return [a.astype(kind) for a in arrays]
+    return [data.aligned(a, kind) for a in arrays]
 
 
 def available():
@@ -193,10 +193,10 @@ class Reference:
 def case(kernels, built, reference, extra, o):
     """Times everything turn by turn; returns figures by name and the turns."""
     timed = dict(extra)
-    timed.update((name, timing.Timed(kernel)) for name, (_, kernel, _) in built.items())
+    timed.update((name, ready) for name, (_, ready, _) in built.items())
     turns = timing.interleave(timed, o.rounds, o.budget)
     figures = []
-    for name, (storage, kernel, out) in built.items():
+    for name, (storage, ready, out) in built.items():
         t = turns[name]
         x = {"kernel": name, "storage": storage, "seconds": timing.median(t), "wall_seconds": timing.median(t, "wall")}
         if timing.median(t, "other") > 0.05 * x["seconds"]:
@@ -207,8 +207,8 @@ def case(kernels, built, reference, extra, o):
         x["against"], x["time_over_ours"] = mine, timing.ratio(t, turns[mine])
         x["wall_over_ours"] = timing.ratio(t, turns[mine], "wall")
         figures.append(x)
-        if hasattr(kernel, "close"):
-            kernel.close()
+        if hasattr(ready.kernel, "close"):
+            ready.kernel.close()
     return figures, turns
 
 
@@ -230,7 +230,7 @@ def prefill(kernels, probe, source, n, d, causal, o):
 
 def decode(kernels, probe, n, d, o):
     where, q, k, v = ("structured", *data.structured(n, d))
-    q = np.ascontiguousarray(q[-4:])
+    q = data.aligned(q[-4:])
     built = kernels.build(kernels.decode(q, k, v), f"decode {n}")
     reference = Reference(q, k, v, np.arange(4), False)
     sizes = {"f16": 4 * n * d, "f32": 8 * n * d}

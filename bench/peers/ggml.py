@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from data import aligned
+
 F32, F16 = 0, 1
 
 
@@ -99,7 +101,7 @@ class FlashAttention:
         self.graph = lib.base.ggml_new_graph(self.ctx)
         lib.base.ggml_build_forward_expand(self.graph, self.node)
         self.plan = lib.cpu.ggml_graph_plan(self.graph, 1, None)
-        self.work = np.zeros(self.plan.work_size + 64, np.uint8)
+        self.work = aligned(np.zeros(self.plan.work_size), np.uint8)
         self.plan.work_data = self.work.ctypes.data
         # The result lies [rows, heads, dim].
         self.shape = (rows, heads, dim)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from data import aligned
+
 ROOT = Path(__file__).resolve().parents[2]
 EXACT = 1
 CAUSAL = 1
@@ -106,12 +108,6 @@ def tensor(a):
     return Tensor(a.ctypes.data, DTYPES[a.dtype.name], 0, 0, 0)
 
 
-def aligned(n):
-    """Bytes aligned to 64."""
-    a = np.zeros(n + 64, np.uint8)
-    return a[-a.ctypes.data % 64 :][:n]
-
-
 def target():
     """Where cargo puts release builds."""
     return Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "release"
@@ -153,7 +149,7 @@ class Attention:
     def __init__(self, library, q, k, v, causal):
         lib = library.lib
         self.library, self.keep = library, (q, k, v)
-        self.out = np.zeros((len(q), v.shape[1]), np.float32)
+        self.out = aligned(np.zeros((len(q), v.shape[1])))
         self.desc = d = library.init(Desc(), "ice_attention_desc_init")
         d.heads_q = d.heads_kv = d.batch = 1
         d.dim_k, d.dim_v, d.rows_q, d.rows_kv = k.shape[1], v.shape[1], len(q), len(k)
@@ -163,7 +159,7 @@ class Attention:
             d.mask.kind, d.mask.q_pos0 = CAUSAL, len(k) - len(q)
         need, align = c.c_size_t(), c.c_size_t()
         library.check(lib.ice_attention_required(c.byref(d), c.byref(need), c.byref(align), library.fail()))
-        self.work = aligned(need.value)
+        self.work = aligned(np.zeros(need.value), np.uint8)
         self.args = (c.byref(d), c.c_void_p(self.work.ctypes.data), c.c_size_t(need.value), None, library.fail())
 
     def call(self):
@@ -194,7 +190,7 @@ class Session:
         library.check(lib.ice_session_commit(self.session))
         need, align, rows = c.c_size_t(), c.c_size_t(), c.c_size_t(1)
         library.check(lib.ice_session_work_required(self.session, rows, one, c.byref(need), c.byref(align)))
-        self.work = aligned(need.value)
+        self.work = aligned(np.zeros(need.value), np.uint8)
         work = (c.c_void_p(self.work.ctypes.data), c.c_size_t(need.value))
         self.tensors = (tensor(q), tensor(self.out))
         tq, to = (c.byref(t) for t in self.tensors)
