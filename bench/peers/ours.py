@@ -1,0 +1,207 @@
+"""The iceformer library through ctypes: the parts of include/iceformer.h that the benchmark needs."""
+
+import ctypes as c
+import os
+from pathlib import Path
+
+import numpy as np
+
+from data import aligned
+
+ROOT = Path(__file__).resolve().parents[2]
+EXACT = 1
+CAUSAL = 1
+DTYPES = {"float32": 0, "float16": 1}
+
+
+class Error(c.Structure):
+    _fields_ = [("struct_size", c.c_uint32), ("status", c.c_int32), ("message", c.c_char * 240)]
+
+
+class Tensor(c.Structure):
+    _fields_ = [
+        ("data", c.c_void_p),
+        ("dtype", c.c_int32),
+        ("row_stride", c.c_size_t),
+        ("head_stride", c.c_size_t),
+        ("batch_stride", c.c_size_t),
+    ]
+
+
+class Mask(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_uint32),
+        ("kind", c.c_int32),
+        ("q_pos0", c.c_uint64),
+        ("prefix", c.c_void_p),
+        ("prefix_len", c.c_size_t),
+        ("keys", c.c_void_p),
+        ("keys_len", c.c_size_t),
+        ("bias", Tensor),
+        ("bias_heads", c.c_uint32),
+        ("bias_batch", c.c_uint32),
+        ("reserved", c.c_uint32 * 8),
+    ]
+
+
+class Options(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_uint32),
+        ("mode", c.c_int32),
+        ("tolerance", c.c_float),
+        ("top_k", c.c_uint32),
+        ("scale", c.c_float),
+        ("softcap", c.c_float),
+        ("window", c.c_uint64),
+        ("sinks", c.c_uint64),
+        ("seed", c.c_uint64),
+        ("num_threads", c.c_uint32),
+        ("levels", c.c_uint32),
+        ("num_simple", c.c_uint32),
+        ("num_composite", c.c_uint32),
+        ("field_of_view", c.c_uint32),
+        ("retrieve_fraction", c.c_float),
+        ("flags", c.c_uint32),
+        ("reserved", c.c_uint32 * 9),
+    ]
+
+
+class Desc(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_uint32),
+        ("batch", c.c_uint32),
+        ("heads_q", c.c_uint32),
+        ("heads_kv", c.c_uint32),
+        ("dim_k", c.c_uint32),
+        ("dim_v", c.c_uint32),
+        ("rows_q", c.c_size_t),
+        ("rows_kv", c.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("out", Tensor),
+        ("lse", c.c_void_p),
+        ("mask", Mask),
+        ("options", Options),
+    ]
+
+
+class SessionOptions(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_uint32),
+        ("heads_q", c.c_uint32),
+        ("heads_kv", c.c_uint32),
+        ("dim_k", c.c_uint32),
+        ("dim_v", c.c_uint32),
+        ("kv_dtype", c.c_int32),
+        ("capacity", c.c_size_t),
+        ("dense_below", c.c_size_t),
+        ("memory_limit", c.c_size_t),
+        ("allocator", c.c_void_p),
+        ("attention", Options),
+    ]
+
+
+def tensor(a):
+    """Packed tensor over an array, which the caller keeps alive."""
+    assert a.flags.c_contiguous
+    return Tensor(a.ctypes.data, DTYPES[a.dtype.name], 0, 0, 0)
+
+
+def target():
+    """Where cargo puts release builds."""
+    return Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "release"
+
+
+class Library:
+    def __init__(self, path=None):
+        self.path = Path(path) if path else target() / "libiceformer.so"
+        if not self.path.exists():
+            raise FileNotFoundError(f"{self.path} is missing: cargo build --release -p iceformer-ffi")
+        self.lib = c.CDLL(str(self.path))
+        self.lib.ice_version_string.restype = c.c_char_p
+        self.lib.ice_isa_name.restype = c.c_char_p
+        self.version = self.lib.ice_version_string().decode()
+        self.isa = self.lib.ice_isa_name().decode()
+        self.lib.ice_session_free.restype = None
+        self.error = Error()
+        self.lib.ice_error_init(c.byref(self.error))
+
+    def init(self, struct, name, *args):
+        """A struct filled by its `_init` function; refuses a library whose struct has another size."""
+        getattr(self.lib, name).restype = None
+        getattr(self.lib, name)(c.byref(struct), *args)
+        if struct.struct_size != c.sizeof(struct):
+            raise RuntimeError(f"{name}: the library's struct has {struct.struct_size} bytes, this script's {c.sizeof(struct)}")
+        return struct
+
+    def check(self, status):
+        if status:
+            raise RuntimeError(self.error.message.decode() or f"status {status}")
+
+    def fail(self):
+        return c.byref(self.error)
+
+
+class Attention:
+    """One head by `ice_attention`, exact, one thread, with work memory of the caller."""
+
+    def __init__(self, library, q, k, v, causal):
+        lib = library.lib
+        self.library, self.keep = library, (q, k, v)
+        self.out = aligned(np.zeros((len(q), v.shape[1])))
+        self.desc = d = library.init(Desc(), "ice_attention_desc_init")
+        d.heads_q = d.heads_kv = d.batch = 1
+        d.dim_k, d.dim_v, d.rows_q, d.rows_kv = k.shape[1], v.shape[1], len(q), len(k)
+        d.q, d.k, d.v, d.out = tensor(q), tensor(k), tensor(v), tensor(self.out)
+        d.options.mode = EXACT
+        if causal:
+            d.mask.kind, d.mask.q_pos0 = CAUSAL, len(k) - len(q)
+        need, align = c.c_size_t(), c.c_size_t()
+        library.check(lib.ice_attention_required(c.byref(d), c.byref(need), c.byref(align), library.fail()))
+        self.work = aligned(np.zeros(need.value), np.uint8)
+        self.args = (c.byref(d), c.c_void_p(self.work.ctypes.data), c.c_size_t(need.value), None, library.fail())
+
+    def call(self):
+        self.library.check(self.library.lib.ice_attention(*self.args))
+
+    def output(self):
+        return self.out
+
+
+class Session:
+    """Decoding by `ice_session`: keys and values appended once, then one row per query head attends."""
+
+    def __init__(self, library, q, k, v, dtype):
+        lib = library.lib
+        heads, dim = q.shape
+        self.library, self.q = library, q
+        self.out = np.zeros((heads, v.shape[1]), np.float32)
+        o = library.init(SessionOptions(), "ice_session_options_init")
+        o.heads_q, o.heads_kv, o.dim_k, o.dim_v, o.capacity = heads, 1, dim, v.shape[1], len(k)
+        o.kv_dtype, o.attention.mode = DTYPES[dtype], EXACT
+        self.session = c.c_void_p()
+        library.check(lib.ice_session_new(c.byref(o), c.byref(self.session), library.fail()))
+        tk, tv = tensor(k), tensor(v)
+        one, no = c.c_uint32(1), c.c_uint32(0)
+        library.check(
+            lib.ice_session_append(self.session, c.byref(tk), c.byref(tv), c.c_size_t(len(k)), no, one, library.fail())
+        )
+        library.check(lib.ice_session_commit(self.session))
+        need, align, rows = c.c_size_t(), c.c_size_t(), c.c_size_t(1)
+        library.check(lib.ice_session_work_required(self.session, rows, one, c.byref(need), c.byref(align)))
+        self.work = aligned(np.zeros(need.value), np.uint8)
+        work = (c.c_void_p(self.work.ctypes.data), c.c_size_t(need.value))
+        self.tensors = (tensor(q), tensor(self.out))
+        tq, to = (c.byref(t) for t in self.tensors)
+        self.args = (self.session, tq, rows, None, to, None, *work, no, one, None, library.fail())
+
+    def call(self):
+        self.library.check(self.library.lib.ice_session_attend(*self.args))
+
+    def output(self):
+        return self.out
+
+    def close(self):
+        self.library.lib.ice_session_free(self.session)
+        self.session = None
