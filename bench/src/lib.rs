@@ -1,4 +1,5 @@
-//! Data and measures shared by the benchmarks: captured heads, retrieval quality, output error.
+//! Data and measures shared by the benchmarks: captured heads, retrieval quality, output error, speed.
 
 pub mod heads;
 pub mod retrieval;
+pub mod speed;
