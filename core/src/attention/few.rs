@@ -16,8 +16,11 @@ pub(super) const FEW: usize = 4;
 /// Rows of all heads of a group.
 pub(super) const MOST: usize = 32;
 
-/// Keys of a block: their values stay in the first-level cache until they are needed.
-const BLOCK: usize = 64;
+/// Keys of a block. Larger ones measure no better; smaller ones load and store the sums too often.
+const BLOCK: usize = 128;
+
+/// Bytes of keys and values from which it pays to ask for them ahead of time: what caches hold is slower for it.
+const FAR: usize = 16 << 20;
 
 /// Vectors start at multiples of this in a block of scores, whatever the instruction set.
 const ALIGN: usize = 16;
@@ -56,6 +59,9 @@ impl Few<'_> {
         let (maxima, weights) = state.split_at_mut(sizes.rows);
         let source = if head.shared_qk { head.q } else { head.k };
         let total = head.v.rows();
+        let bytes = |r: &Rows<'_>| r.rows().saturating_mul(r.cols() * r.dtype().size());
+        let far = bytes(&source).saturating_add(bytes(&head.v)) >= FAR;
+        let none = source.slice(0, 0);
         let mut begin = 0;
         while begin < total {
             let end = (begin + block).min(total);
@@ -65,10 +71,9 @@ impl Few<'_> {
             };
             let (lo, hi) = (hull.begin, hull.end);
             let (first, m) = (begin + lo, hi - lo);
-            let keys =
-                if head.shared_qk { block_of_keys(s, head, first, m, sizes, k) } else { source.slice(first, m) };
+            let keys = if head.shared_qk { block_of_keys(s, head, first, m, sizes, k) } else { source.slice(first, m) };
             let values = head.v.slice(first, m);
-            few::dots(s, &keys, q, rows, &mut scores[lo..], stride, &values);
+            few::dots(s, &keys, q, rows, &mut scores[lo..], stride, if far { &values } else { &none });
             let mut alpha = [1.0; MOST];
             // Whole vectors, counted from the block's start.
             let (a, b) = (lo & !(ALIGN - 1), hi.next_multiple_of(ALIGN));
@@ -104,7 +109,7 @@ impl Few<'_> {
                 }
                 weights[r] = weights[r] * alpha[r] + simd::exp2_sum(s, x, factor, maxima[r]);
             }
-            let ahead = if head.shared_qk { source.slice(0, 0) } else { source.slice(end, block.min(total - end)) };
+            let ahead = if far && !head.shared_qk { source.slice(end, block.min(total - end)) } else { none };
             let w = Weights { p: &scores[lo..], stride, alpha: &alpha };
             few::accumulate(s, &values, &w, rows, sums, sizes.value_stride, &ahead);
             begin = end;

@@ -226,10 +226,18 @@ unsafe fn accumulate_of<E: Element, S: Simd>(
         // SAFETY: rows r.. exist in all arrays.
         unsafe {
             if left >= 4 {
-                if S::WIDE { part.run::<E, S, 4, 4>(s, ahead) } else { part.run::<E, S, 4, 2>(s, ahead) }
+                if S::WIDE {
+                    part.run::<E, S, 4, 4>(s, ahead)
+                } else {
+                    part.run::<E, S, 4, 2>(s, ahead)
+                }
                 r += 4;
             } else if left >= 2 {
-                if S::WIDE { part.run::<E, S, 2, 8>(s, ahead) } else { part.run::<E, S, 2, 4>(s, ahead) }
+                if S::WIDE {
+                    part.run::<E, S, 2, 8>(s, ahead)
+                } else {
+                    part.run::<E, S, 2, 4>(s, ahead)
+                }
                 r += 2;
             } else {
                 part.run::<E, S, 1, 8>(s, ahead);
@@ -265,6 +273,15 @@ impl<T: Copy> Columns<T> {
             while i + C * S::LANES <= self.cols {
                 self.columns::<E, S, R, C>(s, i, if i == 0 { ahead } else { &none });
                 i += C * S::LANES;
+            }
+            // What is left of wide rows in halves: a single accumulator would wait for its own latency.
+            if C > 4 && i + 4 * S::LANES <= self.cols {
+                self.columns::<E, S, R, 4>(s, i, if i == 0 { ahead } else { &none });
+                i += 4 * S::LANES;
+            }
+            if C > 2 && i + 2 * S::LANES <= self.cols {
+                self.columns::<E, S, R, 2>(s, i, if i == 0 { ahead } else { &none });
+                i += 2 * S::LANES;
             }
             while i + S::LANES <= self.cols {
                 self.columns::<E, S, R, 1>(s, i, if i == 0 { ahead } else { &none });
