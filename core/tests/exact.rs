@@ -93,7 +93,7 @@ fn twin(head: &Head<'_>) -> (Vec<f64>, Vec<f64>) {
 fn run(isa: Isa, head: &Head<'_>) -> (Vec<f32>, Vec<f32>, u64) {
     let (rows, dv) = (head.q.rows(), head.v.cols());
     let memory = common::memory(0);
-    let mut work = Work::new_in(&memory, head.q.cols(), dv).unwrap();
+    let mut work = Work::new_in(&memory, head.q.cols(), dv, rows).unwrap();
     let (mut out, mut lse) = (vec![f32::NAN; rows * dv], vec![f32::NAN; rows]);
     let used = memory.report().used;
     let mut pairs = 0;
@@ -309,7 +309,7 @@ fn element_types_and_strides() {
             let (want, _, _) = run(isa, &h);
             let mut out = vec![f16::ZERO; rows * d];
             let memory = common::memory(0);
-            let mut work = Work::new_in(&memory, d, d).unwrap();
+            let mut work = Work::new_in(&memory, d, d, rows).unwrap();
             // SAFETY: packed rows of f16, borrowed here alone.
             let mut view =
                 unsafe { RowsMut::from_raw(out.as_mut_ptr().cast(), Dtype::F16, rows, d, d * 2, "out").unwrap() };
@@ -372,7 +372,7 @@ fn neighbours_change_nothing() {
             let h = head(Rows::new(&q, d).unwrap(), Rows::new(&k, d).unwrap(), Rows::new(&v, d).unwrap(), &masking);
             let (want, want_lse, _) = run(isa, &h);
             let memory = common::memory(0);
-            let mut work = Work::new_in(&memory, d, d).unwrap();
+            let mut work = Work::new_in(&memory, d, d, n).unwrap();
             for (begin, rows) in [(0, 5), (3, 11), (100, 48), (n - 7, 7), (1, n - 1)] {
                 if begin >= n || rows > n - begin {
                     continue;
@@ -390,17 +390,18 @@ fn neighbours_change_nothing() {
 
 #[test]
 fn memory_is_planned_exactly() {
-    for (dk, dv) in [(1, 1), (64, 64), (128, 128), (80, 96), (1024, 1), (5000, 3)] {
+    let dims = [(1, 1), (64, 64), (128, 128), (80, 96), (1024, 1), (5000, 3)];
+    for ((dk, dv), rows) in dims.into_iter().flat_map(|d| [1, 4, 5, 192, 9999].map(|rows| (d, rows))) {
         let mut p = Plan::new();
         Memory::plan(&mut p);
-        plan(&mut p, dk, dv);
+        plan(&mut p, dk, dv, rows);
         let bytes = p.finish().unwrap().bytes;
         let memory = common::memory(bytes);
-        let work = Work::new_in(&memory, dk, dv).unwrap();
+        let work = Work::new_in(&memory, dk, dv, rows).unwrap();
         assert_eq!(memory.report().used, bytes);
         drop(work);
         let tight = common::memory(bytes - 1);
-        assert!(Work::new_in(&tight, dk, dv).is_err());
+        assert!(Work::new_in(&tight, dk, dv, rows).is_err());
     }
 }
 

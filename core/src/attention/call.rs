@@ -1,5 +1,6 @@
 //! The one-call form: plan, check, run, on one thread or several.
 
+use super::dense::{self, Dense};
 use super::problem::{AttentionStats, Checked, Problem};
 use super::{Mode, clock, exact, head_topk};
 use crate::error::{Error, Result, Status};
@@ -17,7 +18,7 @@ impl Work {
         match checked.mode {
             Mode::TopK => head_topk::Work::plan(plan, &checked.options, checked.dim_k, checked.rows_kv),
             _ => {
-                exact::plan(plan, checked.dim_k, checked.dim_v);
+                exact::plan(plan, checked.dim_k, checked.dim_v, checked.rows_q);
                 Ok(())
             }
         }
@@ -28,21 +29,20 @@ impl Work {
             Mode::TopK => {
                 Work::TopK(head_topk::Work::new_in(memory, &checked.options, checked.dim_k, checked.rows_kv)?)
             }
-            _ => Work::Exact(exact::Work::new_in(memory, checked.dim_k, checked.dim_v)?),
+            _ => Work::Exact(exact::Work::new_in(memory, checked.dim_k, checked.dim_v, checked.rows_q)?),
         })
     }
 }
 
-/// Independent pieces of a problem: (batch, KV head) for top-k, (batch, query head, row block) for exact. Which part takes
-/// a piece never changes what is computed in it.
+/// Pieces worth handing to different parts: (batch, KV head) for top-k, rows of query heads for exact.
 fn pieces(checked: &Checked<'_>) -> usize {
     match checked.mode {
         Mode::TopK => checked.batch * checked.heads_kv,
-        _ => checked.batch * checked.heads_q * checked.rows_q.div_ceil(exact::ROW_BLOCK),
+        _ => dense::most_pieces([checked.batch, checked.heads_q, checked.rows_q, checked.dim_k]),
     }
 }
 
-/// Part `ith` of `nth`: every `nth`-th piece, so that causal problems balance.
+/// Part `ith` of `nth`. Which part takes a piece never changes what is computed in it.
 fn run_part(
     problem: &Problem<'_>,
     checked: &Checked<'_>,
@@ -51,42 +51,34 @@ fn run_part(
     nth: usize,
 ) -> Result<AttentionStats> {
     let o = &checked.options;
-    let isa = o.isa.unwrap_or_else(crate::simd::Isa::best);
     let mut stats = AttentionStats::new(checked.mode, checked.reason);
-    for piece in (ith..pieces(checked)).step_by(nth) {
-        match work {
-            Work::TopK(work) => {
+    match work {
+        Work::TopK(work) => {
+            for piece in (ith..pieces(checked)).step_by(nth) {
                 work.run(problem, checked, piece / checked.heads_kv, piece % checked.heads_kv, &mut stats)?;
             }
-            Work::Exact(work) => {
-                let start = clock::now();
-                let blocks = checked.rows_q.div_ceil(exact::ROW_BLOCK);
-                // The last blocks of a causal head are the longest: hand them out first.
-                let block = blocks - 1 - piece % blocks;
-                let (batch, head) = (piece / blocks / checked.heads_q, piece / blocks % checked.heads_q);
-                let head_kv = head / (checked.heads_q / checked.heads_kv);
-                let q = problem.q.head(batch, head);
-                let spec = exact::Head {
-                    q,
-                    k: if o.shared_qk { q } else { problem.k.head(batch, head_kv) },
-                    v: problem.v.head(batch, head_kv),
-                    masking: &checked.masking,
-                    batch,
-                    head,
-                    scale: o.scale,
-                    softcap: o.softcap,
-                    shared_qk: o.shared_qk,
-                };
-                let begin = block * exact::ROW_BLOCK;
-                let n = (checked.rows_q - begin).min(exact::ROW_BLOCK);
-                let mut out = problem.out.rows(batch, head, begin, n);
-                let mut lse = problem.lse.as_ref().map(|t| t.rows(batch, head, begin, n));
-                let pairs =
-                    exact::attend(isa, &spec, begin, n, &mut out, lse.as_mut().and_then(|r| r.as_slice()), work);
-                stats.pairs += pairs;
-                stats.pairs_dense += pairs;
-                stats.attend_seconds += clock::since(start);
-            }
+        }
+        Work::Exact(work) => {
+            let start = clock::now();
+            let dense = Dense {
+                q: problem.q,
+                kv: |batch, head| {
+                    let k = if o.shared_qk { problem.q } else { problem.k };
+                    (k.head(batch, head), problem.v.head(batch, head))
+                },
+                heads_kv: checked.heads_kv,
+                out: &problem.out,
+                lse: problem.lse.as_ref(),
+                masking: &checked.masking,
+                scale: o.scale,
+                softcap: o.softcap,
+                shared_qk: o.shared_qk,
+                isa: o.isa.unwrap_or_else(crate::simd::Isa::best),
+            };
+            let pairs = dense.run(work, ith, nth);
+            stats.pairs += pairs;
+            stats.pairs_dense += pairs;
+            stats.attend_seconds += clock::since(start);
         }
     }
     Ok(stats)

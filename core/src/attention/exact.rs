@@ -4,6 +4,7 @@
 //! converted block by block; values are repacked block by block, so that a tile streams over aligned memory. Blocks of keys start at multiples of a size that depends on the dimensions only,
 //! so a row's bits depend neither on its neighbours nor on threads.
 
+use super::few::{self, FEW, Few, MOST};
 use super::mask::{Masking, Visible};
 use super::panel::{Ahead, Panel, SELF, add_bias, factor};
 use crate::error::Result;
@@ -14,9 +15,6 @@ use crate::simd::{self, Isa, Simd, Task, rows};
 /// Query rows worth handing to one [`attend`] call: what keys and values in the second-level cache are reused for. Cut
 /// problems at multiples of it.
 pub const ROW_BLOCK: usize = 4 * PANEL;
-
-/// Up to so many rows are attended one by one: memory traffic decides then.
-const FEW: usize = 4;
 
 /// One (batch, query head) of an exact attention problem.
 #[derive(Clone, Copy, Debug)]
@@ -43,73 +41,82 @@ pub struct Head<'a> {
 
 /// Sizes of the work memory.
 #[derive(Clone, Copy, Debug)]
-struct Sizes {
+pub(super) struct Sizes {
+    /// Query rows there is room for.
+    pub(super) rows: usize,
     /// Keys of a block.
-    block: usize,
+    pub(super) block: usize,
     /// Elements from key to key in the converted block.
-    key_stride: usize,
+    pub(super) key_stride: usize,
     /// Elements of a packed value, and from row to row of the sums.
-    value_stride: usize,
+    pub(super) value_stride: usize,
     /// Key dimension.
-    dim_k: usize,
+    pub(super) dim_k: usize,
 }
 
 impl Sizes {
-    fn new(dim_k: usize, dim_v: usize) -> Sizes {
+    fn new(dim_k: usize, dim_v: usize, rows: usize) -> Sizes {
         // Keys and values of a block take 192 KiB where the dimensions allow it.
         let block = (49152 / (dim_k + dim_v).max(1)).clamp(32, 512) & !(KEYS - 1);
         // Rows a multiple of a page apart would fall on the same few cache lines.
         let pad = |n: usize| if n.is_multiple_of(1024) { n + 16 } else { n };
-        Sizes { block, key_stride: pad(dim_k), value_stride: pad(dim_v.next_multiple_of(16)), dim_k }
+        let rows = if rows > FEW { ROW_BLOCK } else { MOST };
+        Sizes { rows, block, key_stride: pad(dim_k), value_stride: pad(dim_v.next_multiple_of(16)), dim_k }
     }
 
     /// Elements of `q, k, v, scores, sums, state, row`.
     fn lens(&self) -> [usize; 7] {
+        let (keys, values, scores) = match self.rows {
+            ROW_BLOCK => (self.block, self.block, (self.block + KEYS) * PANEL),
+            _ => (few::block(self), 0, few::scores(self)),
+        };
         [
-            ROW_BLOCK * self.dim_k,
-            self.block * self.key_stride,
-            self.block * self.value_stride,
-            (self.block + KEYS) * PANEL,
-            ROW_BLOCK * self.value_stride,
-            2 * ROW_BLOCK,
+            self.rows * self.dim_k,
+            keys * self.key_stride,
+            values * self.value_stride,
+            scores,
+            self.rows * self.value_stride,
+            2 * self.rows,
             self.key_stride.max(self.value_stride),
         ]
     }
 }
 
 /// Adds the work memory of one part to a plan: exactly what [`Work::new_in`] takes.
-pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize) {
-    for n in Sizes::new(dim_k, dim_v).lens() {
+pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, rows: usize) {
+    let sizes = Sizes::new(dim_k, dim_v, rows);
+    for n in sizes.lens() {
         Buf::<f32>::plan(plan, n);
     }
-    Buf::<Visible>::plan(plan, ROW_BLOCK);
-    Buf::<Span>::plan(plan, ROW_BLOCK);
+    Buf::<Visible>::plan(plan, sizes.rows);
+    Buf::<Span>::plan(plan, sizes.rows);
 }
 
 /// Work memory of one part: one per thread, used for any number of heads of the same dimensions.
 #[derive(Debug)]
 pub struct Work {
-    sizes: Sizes,
+    pub(super) sizes: Sizes,
     /// Queries `[panel][dim_k][PANEL]`.
-    q: Buf<f32>,
-    k: Buf<f32>,
+    pub(super) q: Buf<f32>,
+    pub(super) k: Buf<f32>,
     v: Buf<f32>,
-    scores: Buf<f32>,
-    sums: Buf<f32>,
+    pub(super) scores: Buf<f32>,
+    pub(super) sums: Buf<f32>,
     /// Maxima, then sums of the weights.
-    state: Buf<f32>,
+    pub(super) state: Buf<f32>,
     row: Buf<f32>,
-    seen: Buf<Visible>,
-    spans: Buf<Span>,
+    pub(super) seen: Buf<Visible>,
+    pub(super) spans: Buf<Span>,
 }
 
 impl Work {
-    /// Allocates everything that [`attend`] uses for these dimensions.
+    /// Allocates everything that [`attend`] uses for these dimensions and up to `rows` rows a call: much less for four or
+    /// fewer, otherwise the same whatever their number.
     ///
     /// # Errors
     /// `NoMemory`, `Budget`.
-    pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize) -> Result<Work> {
-        let sizes = Sizes::new(dim_k, dim_v);
+    pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, rows: usize) -> Result<Work> {
+        let sizes = Sizes::new(dim_k, dim_v, rows);
         let [q, k, v, scores, sums, state, row] = sizes.lens();
         Ok(Work {
             sizes,
@@ -120,9 +127,31 @@ impl Work {
             sums: Buf::filled(memory, sums, 0.0)?,
             state: Buf::filled(memory, state, 0.0)?,
             row: Buf::filled(memory, row, 0.0)?,
-            seen: Buf::filled(memory, ROW_BLOCK, Visible { sinks: 0, begin: 0, end: 0 })?,
-            spans: Buf::filled(memory, ROW_BLOCK, Span::default())?,
+            seen: Buf::filled(memory, sizes.rows, Visible { sinks: 0, begin: 0, end: 0 })?,
+            spans: Buf::filled(memory, sizes.rows, Span::default())?,
         })
+    }
+
+    /// Refuses a head whose parts do not fit together or whose dimensions this memory is not for.
+    pub(super) fn check(&self, head: &Head<'_>, rows: usize) {
+        let keys = if head.shared_qk { head.q } else { head.k };
+        assert!(keys.cols() == head.q.cols() && keys.rows() == head.v.rows());
+        let most = if self.sizes.rows == ROW_BLOCK { ROW_BLOCK } else { FEW };
+        let sizes = Sizes::new(head.q.cols(), head.v.cols(), most);
+        assert!(sizes.lens() == self.sizes.lens() && sizes.block == self.sizes.block);
+        assert!(rows <= FEW || most > FEW);
+    }
+
+    /// Resets the state and the sums of `rows` rows.
+    pub(super) fn clear(&mut self, rows: usize) {
+        self.state[..rows].fill(f32::NEG_INFINITY);
+        self.state[self.sizes.rows..][..rows].fill(0.0);
+        self.sums[..rows * self.sizes.value_stride].fill(0.0);
+    }
+
+    /// What was summed for a row.
+    pub(super) fn sum(&self, r: usize, dim_v: usize) -> &[f32] {
+        &self.sums[r * self.sizes.value_stride..][..dim_v]
     }
 }
 
@@ -134,7 +163,7 @@ impl Work {
 /// another way, made for decoding.
 ///
 /// # Panics
-/// If the shapes of head, output and work memory do not fit together.
+/// If the shapes of head, output and work memory do not fit together, or the work memory is for fewer rows.
 pub fn attend(
     isa: Isa,
     head: &Head<'_>,
@@ -144,11 +173,8 @@ pub fn attend(
     lse: Option<&mut [f32]>,
     work: &mut Work,
 ) -> u64 {
-    let keys = if head.shared_qk { head.q } else { head.k };
-    assert!(begin <= head.q.rows() && n <= head.q.rows() - begin && n <= out.rows());
-    assert!(keys.cols() == head.q.cols() && keys.rows() == head.v.rows() && out.cols() == head.v.cols());
-    let sizes = Sizes::new(head.q.cols(), head.v.cols());
-    assert!(sizes.lens() == work.sizes.lens() && sizes.block == work.sizes.block);
+    assert!(begin <= head.q.rows() && n <= head.q.rows() - begin && n <= out.rows() && out.cols() == head.v.cols());
+    work.check(head, n);
     isa.run(Attend { head, begin, n, out, lse, work })
 }
 
@@ -170,15 +196,15 @@ impl Task for Attend<'_, '_> {
         let mut done = 0;
         while done < self.n {
             let rows = (self.n - done).min(ROW_BLOCK);
-            pairs += self.look(done, rows);
-            self.work.state[..ROW_BLOCK].fill(f32::NEG_INFINITY);
-            self.work.state[ROW_BLOCK..].fill(0.0);
-            let used = rows.next_multiple_of(if rows > FEW { PANEL } else { 1 }) * self.work.sizes.value_stride;
-            self.work.sums[..used].fill(0.0);
+            pairs += look(self.head, self.begin + done, rows, self.work);
             if rows > FEW {
+                self.work.clear(rows.next_multiple_of(PANEL));
                 self.many(s, done, rows);
             } else {
-                self.few(s, done, rows);
+                self.work.clear(rows);
+                let row0 = self.begin + done;
+                few::load(s, &self.head.q, row0, rows, 0, self.work);
+                Few { head: self.head, heads: 1, row0, n: rows }.run(s, self.work);
             }
             self.finish(s, done, rows);
             done += rows;
@@ -188,26 +214,6 @@ impl Task for Attend<'_, '_> {
 }
 
 impl Attend<'_, '_> {
-    /// Notes what every row of the chunk sees; returns the number of pairs.
-    fn look(&mut self, done: usize, rows: usize) -> u64 {
-        let keep = self.head.masking.keep(self.head.batch);
-        let count = |keep: &[u8]| keep.iter().filter(|&&k| k != 0).count();
-        let mut pairs = 0;
-        let mut last: Option<(Visible, usize)> = None;
-        for r in 0..rows {
-            let seen = self.head.masking.visible(self.head.batch, self.begin + done + r);
-            self.work.seen[r] = seen;
-            let n = match (keep, last) {
-                (None, _) => seen.len(),
-                (_, Some((before, n))) if before == seen => n,
-                (Some(keep), _) => count(&keep[..seen.sinks]) + count(&keep[seen.begin..seen.end]),
-            };
-            last = Some((seen, n));
-            pairs += n as u64;
-        }
-        pairs
-    }
-
     /// Rows by panels of transposed queries.
     #[inline(always)]
     fn many<S: Simd>(&mut self, s: S, done: usize, rows: usize) {
@@ -264,98 +270,64 @@ impl Attend<'_, '_> {
         }
     }
 
-    /// Rows one by one, straight over keys and values of any type.
-    #[inline(always)]
-    fn few<S: Simd>(&mut self, s: S, done: usize, rows: usize) {
-        let head = self.head;
-        let row0 = self.begin + done;
-        let dim_v = head.v.cols();
-        let bias = head.masking.bias(head.batch, head.head);
-        let keep = head.masking.keep(head.batch);
-        let Work { sizes, q, k, scores, sums, state, seen, spans, .. } = &mut *self.work;
-        for r in 0..rows {
-            rows::widen(s, &head.q, row0 + r, &mut q[r * sizes.dim_k..]);
-        }
-        let (factor, plain) = factor(head, bias.is_some());
-        let total = head.v.rows();
-        let mut begin = 0;
-        while begin < total {
-            let end = (begin + sizes.block).min(total);
-            let Some(hull) = look_at(&seen[..rows], begin, end, &mut spans[..rows]) else {
-                begin = next_block(&seen[..rows], begin, sizes.block, total);
-                continue;
-            };
-            let (first, n) = (begin + hull.begin, hull.end - hull.begin);
-            let keys = if head.shared_qk { block_of_keys(s, head, first, n, sizes, k) } else { head.k.slice(first, n) };
-            for r in 0..rows {
-                let span = spans[r];
-                if span.begin == span.end {
-                    continue;
-                }
-                let (lo, m) = (span.begin - hull.begin, span.end - span.begin);
-                let x = &mut scores[..m];
-                rows::dots(s, &keys, lo, &q[r * sizes.dim_k..][..sizes.dim_k], x);
-                if !plain {
-                    simd::logits(s, x, head.scale, head.softcap);
-                }
-                if let Some(bias) = &bias {
-                    add_bias(bias, row0 + r, first + lo, x, 1);
-                }
-                for (j, x) in x.iter_mut().enumerate() {
-                    let j = first + lo + j;
-                    if !seen[r].contains(j) || keep.is_some_and(|k| k[j] == 0) {
-                        *x = f32::NEG_INFINITY;
-                    } else if head.shared_qk && j == row0 + r && *x != f32::NEG_INFINITY {
-                        *x = SELF;
-                    }
-                }
-                let before = state[r];
-                let top = simd::max(s, x);
-                if top == f32::NEG_INFINITY {
-                    continue;
-                }
-                let now = if top > before { top } else { before };
-                let alpha = if before == f32::NEG_INFINITY { 0.0 } else { libm::exp2f((before - now) * factor) };
-                state[r] = now;
-                let sum = &mut state[ROW_BLOCK + r];
-                *sum = *sum * alpha + simd::exp2_sum(s, x, factor, now);
-                rows::accumulate(s, &head.v, first + lo, x, alpha, &mut sums[r * sizes.value_stride..][..dim_v]);
-            }
-            begin = end;
-        }
-    }
-
     /// Divides by the sums of the weights and stores the chunk.
     #[inline(always)]
     fn finish<S: Simd>(&mut self, s: S, done: usize, rows: usize) {
         let dim_v = self.head.v.cols();
-        let stride = self.work.sizes.value_stride;
-        let (_, plain) = factor(self.head, self.head.masking.bias(self.head.batch, self.head.head).is_some());
-        let unit = if plain { f64::from(self.head.scale) } else { 1.0 };
         for r in 0..rows {
-            let (max, sum) = (self.work.state[r], self.work.state[ROW_BLOCK + r]);
-            let y = &mut self.work.sums[r * stride..][..dim_v];
-            if sum > 0.0 {
-                simd::logits(s, y, 1.0 / sum, 0.0);
-            } else {
-                y.fill(0.0);
-            }
-            self.out.write(done + r, y);
-            if self.lse.is_some() {
-                let alone = self.head.shared_qk && max == SELF;
-                let x = if alone {
-                    own_logit(self.head, self.begin + done + r, &mut self.work.row)
-                } else if sum > 0.0 {
-                    f64::from(max) * unit + libm::log(f64::from(sum))
-                } else {
-                    f64::NEG_INFINITY
-                };
-                if let Some(lse) = &mut self.lse {
-                    lse[done + r] = x as f32;
-                }
+            let x = finish_row(s, self.head, self.begin + done + r, r, self.work, self.lse.is_some());
+            self.out.write(done + r, self.work.sum(r, dim_v));
+            if let Some(lse) = &mut self.lse {
+                lse[done + r] = x;
             }
         }
     }
+}
+
+/// Divides the sums of row `r` of the work memory, query `i` of the head, by its weights. Returns the log-sum-exp if
+/// somebody wants it.
+#[inline(always)]
+pub(super) fn finish_row<S: Simd>(s: S, head: &Head<'_>, i: usize, r: usize, work: &mut Work, lse: bool) -> f32 {
+    let (max, sum) = (work.state[r], work.state[work.sizes.rows + r]);
+    let y = &mut work.sums[r * work.sizes.value_stride..][..head.v.cols()];
+    if sum > 0.0 {
+        simd::logits(s, y, 1.0 / sum, 0.0);
+    } else {
+        y.fill(0.0);
+    }
+    if !lse {
+        return 0.0;
+    }
+    if head.shared_qk && max == SELF {
+        return own_logit(head, i, &mut work.row) as f32;
+    }
+    if sum > 0.0 {
+        let (_, plain) = factor(head, head.masking.bias(head.batch, head.head).is_some());
+        let unit = if plain { f64::from(head.scale) } else { 1.0 };
+        (f64::from(max) * unit + libm::log(f64::from(sum))) as f32
+    } else {
+        f32::NEG_INFINITY
+    }
+}
+
+/// Notes what rows `row0..row0 + rows` see; returns the number of pairs.
+pub(super) fn look(head: &Head<'_>, row0: usize, rows: usize, work: &mut Work) -> u64 {
+    let keep = head.masking.keep(head.batch);
+    let count = |keep: &[u8]| keep.iter().filter(|&&k| k != 0).count();
+    let mut pairs = 0;
+    let mut last: Option<(Visible, usize)> = None;
+    for r in 0..rows {
+        let seen = head.masking.visible(head.batch, row0 + r);
+        work.seen[r] = seen;
+        let n = match (keep, last) {
+            (None, _) => seen.len(),
+            (_, Some((before, n))) if before == seen => n,
+            (Some(keep), _) => count(&keep[..seen.sinks]) + count(&keep[seen.begin..seen.end]),
+        };
+        last = Some((seen, n));
+        pairs += n as u64;
+    }
+    pairs
 }
 
 /// Logit of a row for its own normalised key.
@@ -375,7 +347,7 @@ fn own_logit(head: &Head<'_>, i: usize, row: &mut [f32]) -> f64 {
 
 /// Sets `spans[r]` to the keys of block `begin..end` that row r sees (their hull, relative to `begin`); returns the hull
 /// of all, if any row sees anything.
-fn look_at(seen: &[Visible], begin: usize, end: usize, spans: &mut [Span]) -> Option<Span> {
+pub(super) fn look_at(seen: &[Visible], begin: usize, end: usize, spans: &mut [Span]) -> Option<Span> {
     let (mut lo, mut hi) = (end, begin);
     for (seen, span) in seen.iter().zip(spans) {
         let (mut a, mut b) = (seen.begin.max(begin), seen.end.min(end));
@@ -393,7 +365,7 @@ fn look_at(seen: &[Visible], begin: usize, end: usize, spans: &mut [Span]) -> Op
 }
 
 /// First block after an unseen one that a row may see.
-fn next_block(seen: &[Visible], begin: usize, block: usize, total: usize) -> usize {
+pub(super) fn next_block(seen: &[Visible], begin: usize, block: usize, total: usize) -> usize {
     let next = begin + block;
     let main = seen.iter().filter(|s| s.end > s.begin && s.end > next).map(|s| s.begin).min().unwrap_or(total);
     let sinks = seen.iter().any(|s| s.sinks > next);
@@ -433,7 +405,7 @@ fn view(data: &[f32], rows: usize, cols: usize, stride: usize) -> Rows<'_> {
 
 /// Keys `first..first + n` as f32 rows.
 #[inline(always)]
-fn block_of_keys<'a, S: Simd>(
+pub(super) fn block_of_keys<'a, S: Simd>(
     s: S,
     head: &Head<'a>,
     first: usize,

@@ -1,13 +1,15 @@
 //! Attention over raw slices: exact and top-k, as one call, over an index of the caller, or over a session.
 //!
-//! `options`, `mask`, `problem` what is asked; `exact`, `panel` every key; `retrieve` the keys an index finds, used by `head_topk`
-//! (one call) and `over_index`; `softmax` merging; `call` the one-call form; `cache`, `session` keys and values that
+//! `options`, `mask`, `problem` what is asked; `dense` every key, all heads: `exact`, `panel` many rows, `few` a few;
+//! `retrieve` the keys an index finds, used by `head_topk` (one call) and `over_index`; `softmax` merging; `call` the one-call form; `cache`, `session` keys and values that
 //! stay; `probe` how sparse a head is.
 
 mod cache;
 mod call;
 mod clock;
+mod dense;
 pub mod exact;
+mod few;
 mod head_topk;
 mod mask;
 mod options;

@@ -1,6 +1,7 @@
 //! A session: the KV cache of one layer with its index, for decoders that append tokens and attend with the newest.
 
 use super::cache::HeadCache;
+use super::dense::{Dense, most_pieces};
 use super::head_topk::index_options;
 use super::problem::{AttentionStats, check_finite, check_norms, check_range};
 use super::retrieve::{Retrieval, query_options};
@@ -260,7 +261,7 @@ impl Session {
     pub fn work_plan(&self, plan: &mut Plan) -> Result<()> {
         let o = &self.options;
         Memory::plan(plan);
-        exact::plan(plan, o.dim_k, o.dim_v);
+        exact::plan(plan, o.dim_k, o.dim_v, exact::ROW_BLOCK);
         if o.has_index() {
             Scratch::plan_new(&index_options(&o.attention, o.dim_k, o.capacity), plan)?;
         }
@@ -329,62 +330,75 @@ impl Session {
         }
         let mut stats = AttentionStats::new(mode, reason);
         let start = clock::now();
-        let blocks = rows.div_ceil(exact::ROW_BLOCK);
-        let mut dense = exact::Work::new_in(work, o.dim_k, o.dim_v)?;
-        let mut scratch = match self.heads[0].index() {
-            Some(index) if mode == Mode::TopK => Some(Scratch::new_in(index, work)?),
-            _ => None,
-        };
-        for piece in (ith..o.heads_q * blocks).step_by(nth) {
-            let (head, block) = (piece / blocks, blocks - 1 - piece % blocks);
-            let cache = &self.heads[head / (o.heads_q / o.heads_kv)];
-            let begin = block * exact::ROW_BLOCK;
-            let n = (rows - begin).min(exact::ROW_BLOCK);
-            let mut out = out.rows(0, head, begin, n);
-            let mut lse = lse.map(|t| t.rows(0, head, begin, n));
-            let lse = lse.as_mut().and_then(|r| r.as_slice());
-            if let Some((scratch, index)) = scratch.as_mut().zip(cache.index()) {
-                let retrieval = Retrieval {
-                    index,
-                    values: cache.values(),
-                    keep: masking.keep(0),
-                    bias: masking.bias(0, head),
-                    scale: a.scale,
-                    softcap: a.softcap,
-                    k: self.top_k(),
-                    query: query_options(a),
-                    skip_self: false,
-                };
-                let mut lse = lse;
-                for i in 0..n {
-                    let visible = masking.visible(0, begin + i);
-                    q.head(0, head).read(begin + i, &mut scratch.query);
-                    let (row_lse, used) = retrieval.attend(scratch, begin + i, visible, &mut out, i);
-                    stats.pairs += used as u64;
-                    stats.pairs_dense += masking.count(0, visible) as u64;
-                    if let Some(lse) = lse.as_deref_mut() {
-                        lse[i] = row_lse;
-                    }
-                }
-            } else {
-                let spec = exact::Head {
-                    q: q.head(0, head),
-                    k: cache.keys(),
-                    v: cache.values(),
-                    masking: &masking,
-                    batch: 0,
-                    head,
-                    scale: a.scale,
-                    softcap: a.softcap,
-                    shared_qk: false,
-                };
-                let pairs = exact::attend(self.isa(), &spec, begin, n, &mut out, lse, &mut dense);
-                stats.pairs += pairs;
-                stats.pairs_dense += pairs;
+        let mut exact_work = exact::Work::new_in(work, o.dim_k, o.dim_v, rows)?;
+        if let Some(index) = self.heads[0].index().filter(|_| mode == Mode::TopK) {
+            let mut scratch = Scratch::new_in(index, work)?;
+            for piece in (ith..most_pieces(q.shape())).step_by(nth) {
+                self.retrieve(&q, &masking, out, lse, &mut scratch, piece, &mut stats);
             }
+        } else {
+            let dense = Dense {
+                q,
+                kv: |_, head: usize| (self.heads[head].keys(), self.heads[head].values()),
+                heads_kv: o.heads_kv,
+                out,
+                lse,
+                masking: &masking,
+                scale: a.scale,
+                softcap: a.softcap,
+                shared_qk: false,
+                isa: self.isa(),
+            };
+            let pairs = dense.run(&mut exact_work, ith, nth);
+            stats.pairs += pairs;
+            stats.pairs_dense += pairs;
         }
         stats.attend_seconds = clock::since(start);
         Ok(stats)
+    }
+
+    /// One piece in top-k mode: a row block of a query head.
+    fn retrieve(
+        &self,
+        q: &Tensor<'_>,
+        masking: &Masking<'_>,
+        out: &TensorMut<'_>,
+        lse: Option<&TensorMut<'_>>,
+        scratch: &mut Scratch,
+        piece: usize,
+        stats: &mut AttentionStats,
+    ) {
+        let (o, rows) = (&self.options, q.shape()[2]);
+        let blocks = rows.div_ceil(exact::ROW_BLOCK);
+        let (head, block) = (piece / blocks, blocks - 1 - piece % blocks);
+        let cache = &self.heads[head / (o.heads_q / o.heads_kv)];
+        let Some(index) = cache.index() else { return };
+        let begin = block * exact::ROW_BLOCK;
+        let n = (rows - begin).min(exact::ROW_BLOCK);
+        let mut out = out.rows(0, head, begin, n);
+        let mut lse = lse.map(|t| t.rows(0, head, begin, n));
+        let mut lse = lse.as_mut().and_then(|r| r.as_slice());
+        let retrieval = Retrieval {
+            index,
+            values: cache.values(),
+            keep: masking.keep(0),
+            bias: masking.bias(0, head),
+            scale: o.attention.scale,
+            softcap: o.attention.softcap,
+            k: self.top_k(),
+            query: query_options(&o.attention),
+            skip_self: false,
+        };
+        for i in 0..n {
+            let visible = masking.visible(0, begin + i);
+            q.head(0, head).read(begin + i, &mut scratch.query);
+            let (row_lse, used) = retrieval.attend(scratch, begin + i, visible, &mut out, i);
+            stats.pairs += used as u64;
+            stats.pairs_dense += masking.count(0, visible) as u64;
+            if let Some(lse) = &mut lse {
+                lse[i] = row_lse;
+            }
+        }
     }
 
     fn isa(&self) -> crate::simd::Isa {

@@ -343,6 +343,25 @@ pub(crate) fn exp2_sum<S: Simd>(s: S, x: &mut [f32], c: f32, m: f32) -> f32 {
     out
 }
 
+/// Sum of everything, eight vectors at a time: as fast as memory can be read. The tail is left out.
+#[inline(always)]
+pub(super) fn read_all<S: Simd>(s: S, x: &[f32]) -> f32 {
+    let mut acc = [s.splat(0.0); 8];
+    let mut i = 0;
+    while i + 8 * S::LANES <= x.len() {
+        for (a, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: i + 8 LANES <= len.
+            *acc = s.add(*acc, unsafe { s.load(x.as_ptr().add(i + a * S::LANES)) });
+        }
+        i += 8 * S::LANES;
+    }
+    let mut sum = acc[0];
+    for a in 1..8 {
+        sum = s.add(sum, acc[a]);
+    }
+    s.reduce_add(sum)
+}
+
 /// Twelve independent chains of fused multiply-adds, `rounds` long: the peak rate of the core.
 #[inline(always)]
 pub(super) fn fma_chains<S: Simd>(s: S, rounds: u64) -> f32 {

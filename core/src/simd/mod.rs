@@ -8,6 +8,7 @@
 mod aarch64;
 mod detect;
 mod element;
+pub(crate) mod few;
 mod kernels;
 mod math;
 pub(crate) mod online;
@@ -263,6 +264,12 @@ impl Isa {
         dispatch!(self, |s, bits: &'a [u16], out: &'a mut [f32]| -> () {
             rows::convert::<element::Bf16, S>(s, bits, out)
         })
+    }
+
+    /// Probe of the memory's speed: reads everything in order, but for a tail of less than eight vectors. The result only
+    /// keeps the work alive.
+    pub fn read_all(self, x: &[f32]) -> f32 {
+        dispatch!(self, |s, x: &'a [f32]| -> f32 { kernels::read_all(s, x) })
     }
 
     /// Probe of the core's peak: `rounds` times 12 independent fused multiply-adds of [`Isa::lanes`] numbers, two

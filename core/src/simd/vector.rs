@@ -38,6 +38,11 @@ pub(crate) trait Simd: Copy {
     fn ldexp(self, a: Self::V, n: Self::V) -> Self::V;
     /// Sum of the lanes, in a fixed order.
     fn reduce_add(self, a: Self::V) -> f32;
+    /// Sums of the lanes of four vectors, each in the same fixed order.
+    #[inline(always)]
+    fn reduce_add4(self, a: [Self::V; 4]) -> [f32; 4] {
+        a.map(|a| self.reduce_add(a))
+    }
     /// Largest lane.
     fn reduce_max(self, a: Self::V) -> f32;
 

@@ -104,6 +104,17 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
+    fn reduce_add4(self, a: [__m256; 4]) -> [f32; 4] {
+        op!({
+            let [a, b, c, d] = a;
+            let ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+            let cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+            let x = _mm256_add_ps(_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xee>(ab, cd));
+            let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            core::mem::transmute::<__m128, [f32; 4]>(x)
+        })
+    }
+    #[inline(always)]
     fn reduce_max(self, a: __m256) -> f32 {
         op!({
             let x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));

@@ -100,6 +100,18 @@ impl Simd for Avx512 {
         })
     }
     #[inline(always)]
+    fn reduce_add4(self, a: [__m512; 4]) -> [f32; 4] {
+        op!({
+            let [a, b, c, d] = a;
+            let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+            let x = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(ab, cd), _mm512_shuffle_ps::<0xee>(ab, cd));
+            let x = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
+            let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            core::mem::transmute::<__m128, [f32; 4]>(x)
+        })
+    }
+    #[inline(always)]
     fn reduce_max(self, a: __m512) -> f32 {
         op!({
             let x = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));

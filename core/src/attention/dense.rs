@@ -1,0 +1,85 @@
+//! Exact attention over all heads, cut into independent pieces for any number of parts.
+
+use super::exact::{self, Head, ROW_BLOCK, Work};
+use super::few::{self, FEW, MOST};
+use super::mask::Masking;
+use crate::mem::{Rows, Tensor, TensorMut};
+use crate::simd::Isa;
+
+/// All heads of a problem; `kv` gives keys and values of a (batch, KV head).
+pub(super) struct Dense<'a, F> {
+    pub(super) q: Tensor<'a>,
+    pub(super) kv: F,
+    pub(super) heads_kv: usize,
+    pub(super) out: &'a TensorMut<'a>,
+    pub(super) lse: Option<&'a TensorMut<'a>>,
+    pub(super) masking: &'a Masking<'a>,
+    pub(super) scale: f32,
+    pub(super) softcap: f32,
+    pub(super) shared_qk: bool,
+    pub(super) isa: Isa,
+}
+
+/// The most pieces that rows of this shape (of the queries) are worth cutting into.
+pub(super) fn most_pieces(shape: [usize; 4]) -> usize {
+    let [batch, heads, rows, _] = shape;
+    batch * heads * rows.div_ceil(ROW_BLOCK)
+}
+
+impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
+    /// Part `ith` of `nth`; returns the number of visible pairs. What is computed for a row does not depend on `nth`.
+    pub(super) fn run(&self, work: &mut Work, ith: usize, nth: usize) -> u64 {
+        let [batch, heads, rows, _] = self.q.shape();
+        let group = heads / self.heads_kv;
+        if rows <= FEW && group > 1 && !self.shared_qk {
+            return self.run_groups(work, ith, nth);
+        }
+        let blocks = rows.div_ceil(ROW_BLOCK);
+        let mut pairs = 0;
+        // Every nth piece, so that causal problems balance.
+        for piece in (ith..batch * heads * blocks).step_by(nth) {
+            // The last blocks of a causal head are the longest: hand them out first.
+            let block = blocks - 1 - piece % blocks;
+            let (batch, head) = (piece / blocks / heads, piece / blocks % heads);
+            let begin = block * ROW_BLOCK;
+            let n = (rows - begin).min(ROW_BLOCK);
+            let mut out = self.out.rows(batch, head, begin, n);
+            let mut lse = self.lse.map(|t| t.rows(batch, head, begin, n));
+            let lse = lse.as_mut().and_then(|r| r.as_slice());
+            pairs += exact::attend(self.isa, &self.head(batch, head), begin, n, &mut out, lse, work);
+        }
+        pairs
+    }
+
+    /// Few rows: heads of a KV head together, in as few pieces as keep all parts busy.
+    fn run_groups(&self, work: &mut Work, ith: usize, nth: usize) -> u64 {
+        let [batch, heads, rows, _] = self.q.shape();
+        let group = heads / self.heads_kv;
+        let most = (MOST / rows.max(1)).min(group);
+        let pieces = group.div_ceil(most).max(nth.div_ceil(batch * self.heads_kv)).min(group);
+        let mut pairs = 0;
+        for piece in (ith..batch * self.heads_kv * pieces).step_by(nth) {
+            let (kv, part) = (piece / pieces, piece % pieces);
+            let (begin, end) = (group * part / pieces, group * (part + 1) / pieces);
+            let head = self.head(kv / self.heads_kv, kv % self.heads_kv * group + begin);
+            pairs += few::attend_group(self.isa, &head, end - begin, &self.q, self.out, self.lse, work);
+        }
+        pairs
+    }
+
+    fn head(&self, batch: usize, head: usize) -> Head<'_> {
+        let q = self.q.head(batch, head);
+        let (k, v) = (self.kv)(batch, head / (self.q.shape()[1] / self.heads_kv));
+        Head {
+            q,
+            k: if self.shared_qk { q } else { k },
+            v,
+            masking: self.masking,
+            batch,
+            head,
+            scale: self.scale,
+            softcap: self.softcap,
+            shared_qk: self.shared_qk,
+        }
+    }
+}

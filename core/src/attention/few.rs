@@ -1,0 +1,202 @@
+//! Few query rows, of one head or of all heads that share keys and values: one pass over both, at the speed of memory.
+//!
+//! Blocks of keys start at multiples of a size that depends on the dimensions only, and what a row gets does not depend
+//! on the rows it is attended with. So heads may be grouped in any way.
+
+use super::exact::{Head, Sizes, Work, block_of_keys, finish_row, look, look_at, next_block};
+use super::mask::Visible;
+use super::panel::{SELF, add_bias, factor};
+use crate::mem::{Rows, RowsMut, Tensor, TensorMut};
+use crate::simd::few::{self, Weights};
+use crate::simd::{self, Isa, Simd, Task, rows};
+
+/// Up to so many rows of a head are attended this way: memory traffic decides then.
+pub(super) const FEW: usize = 4;
+
+/// Rows of all heads of a group.
+pub(super) const MOST: usize = 32;
+
+/// Keys of a block. Larger ones measure no better; smaller ones load and store the sums too often.
+const BLOCK: usize = 128;
+
+/// Bytes of keys and values from which it pays to ask for them ahead of time: what caches hold is slower for it.
+const FAR: usize = 16 << 20;
+
+/// Vectors start at multiples of this in a block of scores, whatever the instruction set.
+const ALIGN: usize = 16;
+
+/// Keys of a block.
+pub(super) fn block(sizes: &Sizes) -> usize {
+    (sizes.block & !(ALIGN - 1)).min(BLOCK)
+}
+
+/// Elements of the scores of a block.
+pub(super) fn scores(sizes: &Sizes) -> usize {
+    MOST * (block(sizes) + ALIGN)
+}
+
+/// Rows `row0..row0 + n` of `heads` consecutive query heads, the first of which is `head`.
+pub(super) struct Few<'a> {
+    pub(super) head: &'a Head<'a>,
+    pub(super) heads: usize,
+    pub(super) row0: usize,
+    pub(super) n: usize,
+}
+
+impl Few<'_> {
+    /// Sums, maxima and weights of all rows into the work memory, row `i` of head `h` at `h * n + i`. The queries, what
+    /// every row sees and the initial state are there already.
+    #[inline(always)]
+    pub(super) fn run<S: Simd>(&self, s: S, work: &mut Work) {
+        let (head, n, rows) = (self.head, self.n, self.heads * self.n);
+        assert!(rows <= MOST && n > 0);
+        let keep = head.masking.keep(head.batch);
+        let has_bias = head.masking.bias(head.batch, head.head).is_some();
+        let (factor, plain) = factor(head, has_bias);
+        let Work { sizes, q, k, scores, sums, state, seen, spans, .. } = work;
+        let block = block(sizes);
+        let stride = block + ALIGN;
+        let (maxima, weights) = state.split_at_mut(sizes.rows);
+        let source = if head.shared_qk { head.q } else { head.k };
+        let total = head.v.rows();
+        let bytes = |r: &Rows<'_>| r.rows().saturating_mul(r.cols() * r.dtype().size());
+        let far = bytes(&source).saturating_add(bytes(&head.v)) >= FAR;
+        let none = source.slice(0, 0);
+        let mut begin = 0;
+        while begin < total {
+            let end = (begin + block).min(total);
+            let Some(hull) = look_at(&seen[..n], begin, end, &mut spans[..n]) else {
+                begin = next_block(&seen[..n], begin, block, total);
+                continue;
+            };
+            let (lo, hi) = (hull.begin, hull.end);
+            let (first, m) = (begin + lo, hi - lo);
+            let keys = if head.shared_qk { block_of_keys(s, head, first, m, sizes, k) } else { source.slice(first, m) };
+            let values = head.v.slice(first, m);
+            few::dots(s, &keys, q, rows, &mut scores[lo..], stride, if far { &values } else { &none });
+            let mut alpha = [1.0; MOST];
+            // Whole vectors, counted from the block's start.
+            let (a, b) = (lo & !(ALIGN - 1), hi.next_multiple_of(ALIGN));
+            for r in 0..rows {
+                let x = &mut scores[r * stride..][..stride];
+                x[a..lo].fill(f32::NEG_INFINITY);
+                x[hi..b].fill(f32::NEG_INFINITY);
+                let part = &mut x[lo..hi];
+                let i = r % n;
+                if !plain {
+                    simd::logits(s, part, head.scale, head.softcap);
+                }
+                if has_bias && let Some(bias) = head.masking.bias(head.batch, head.head + r / n) {
+                    add_bias(&bias, self.row0 + i, first, part, 1);
+                }
+                hide(part, seen[i], first, keep);
+                if head.shared_qk
+                    && let Some(x) = part.get_mut((self.row0 + i).wrapping_sub(first))
+                    && *x != f32::NEG_INFINITY
+                {
+                    *x = SELF;
+                }
+                let x = &mut x[a..b];
+                let top = simd::max(s, x);
+                if top == f32::NEG_INFINITY {
+                    x.fill(0.0);
+                    continue;
+                }
+                let before = maxima[r];
+                if top > before {
+                    alpha[r] = s.reduce_max(s.exp2(s.splat((before - top) * factor)));
+                    maxima[r] = top;
+                }
+                weights[r] = weights[r] * alpha[r] + simd::exp2_sum(s, x, factor, maxima[r]);
+            }
+            let ahead = if far && !head.shared_qk { source.slice(end, block.min(total - end)) } else { none };
+            let w = Weights { p: &scores[lo..], stride, alpha: &alpha };
+            few::accumulate(s, &values, &w, rows, sums, sizes.value_stride, &ahead);
+            begin = end;
+        }
+    }
+}
+
+/// Sets scores of keys `first..` that a row does not see to -inf.
+fn hide(x: &mut [f32], seen: Visible, first: usize, keep: Option<&[u8]>) {
+    let n = x.len();
+    let at = |j: usize| j.saturating_sub(first).min(n);
+    let (sinks, begin, end) = (at(seen.sinks), at(seen.begin), at(seen.end));
+    if sinks < begin {
+        x[sinks..begin].fill(f32::NEG_INFINITY);
+    }
+    x[end.max(sinks)..].fill(f32::NEG_INFINITY);
+    if let Some(keep) = keep {
+        for (x, _) in x.iter_mut().zip(&keep[first..]).filter(|(_, k)| **k == 0) {
+            *x = f32::NEG_INFINITY;
+        }
+    }
+}
+
+/// Attends all rows of `heads` consecutive query heads that share a KV head, the first of which is `head.head`: at most
+/// [`FEW`] rows a head, [`MOST`] in all. Outputs and log-sum-exps go to the same heads of `out` and `lse`. The result's
+/// bits are those of [`super::exact::attend`] for every head alone. Returns the number of visible pairs.
+pub(super) fn attend_group(
+    isa: Isa,
+    head: &Head<'_>,
+    heads: usize,
+    q: &Tensor<'_>,
+    out: &TensorMut<'_>,
+    lse: Option<&TensorMut<'_>>,
+    work: &mut Work,
+) -> u64 {
+    assert!(!head.shared_qk && head.q.rows() <= FEW && heads * head.q.rows() <= MOST);
+    work.check(head, head.q.rows());
+    isa.run(Grouped { head, heads, q, out, lse, work })
+}
+
+struct Grouped<'a> {
+    head: &'a Head<'a>,
+    heads: usize,
+    q: &'a Tensor<'a>,
+    out: &'a TensorMut<'a>,
+    lse: Option<&'a TensorMut<'a>>,
+    work: &'a mut Work,
+}
+
+impl Task for Grouped<'_> {
+    type Out = u64;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> u64 {
+        let Grouped { head, heads, q, out, lse, work } = self;
+        let n = head.q.rows();
+        if n == 0 {
+            return 0;
+        }
+        let pairs = look(head, 0, n, work) * heads as u64;
+        let each = |h: usize| Head { head: head.head + h, q: q.head(head.batch, head.head + h), ..*head };
+        for h in 0..heads {
+            load(s, &each(h).q, 0, n, h * n, work);
+        }
+        work.clear(heads * n);
+        Few { head, heads, row0: 0, n }.run(s, work);
+        for h in 0..heads {
+            let each = each(h);
+            let mut to: RowsMut<'_> = out.rows(head.batch, each.head, 0, n);
+            let mut lse = lse.map(|t| t.rows(head.batch, each.head, 0, n));
+            let mut lse = lse.as_mut().and_then(|r| r.as_slice());
+            for i in 0..n {
+                let x = finish_row(s, &each, i, h * n + i, work, lse.is_some());
+                to.write(i, work.sum(h * n + i, head.v.cols()));
+                if let Some(lse) = &mut lse {
+                    lse[i] = x;
+                }
+            }
+        }
+        pairs
+    }
+}
+
+/// Queries `begin..begin + n` as f32 into the work memory, from row `at` on.
+#[inline(always)]
+pub(super) fn load<S: Simd>(s: S, q: &Rows<'_>, begin: usize, n: usize, at: usize, work: &mut Work) {
+    for i in 0..n {
+        rows::widen(s, q, begin + i, &mut work.q[(at + i) * work.sizes.dim_k..]);
+    }
+}

@@ -1,0 +1,369 @@
+//! Few query rows against keys and values of any element type, widened in registers.
+//!
+//! A key or value is loaded and widened once for up to four rows. What a row gets does not depend on the rows or keys
+//! it shares a tile with: one accumulator per row and key, or per row and column, and sums in a fixed order.
+
+use super::element::{Bf16, Element, F16, F32};
+use super::vector::Simd;
+use crate::mem::{Dtype, Rows};
+
+/// Keys of a step: scores of up to `STEP - 1` keys beyond the last are written.
+pub(crate) const STEP: usize = 8;
+
+/// Runs `$f::<element>` for the type of `$rows`.
+macro_rules! by_type {
+    ($rows:expr, $f:ident ( $($arg:expr),* )) => {
+        match $rows.dtype() {
+            Dtype::F32 => $f::<F32, S>($($arg),*),
+            Dtype::F16 => $f::<F16, S>($($arg),*),
+            Dtype::Bf16 => $f::<Bf16, S>($($arg),*),
+        }
+    };
+}
+
+/// Asks for row `i`, if there is one.
+#[inline(always)]
+fn prefetch<S: Simd>(s: S, rows: &Rows<'_>, i: usize) {
+    if i < rows.rows() {
+        let p = rows.as_ptr().wrapping_add(i * rows.stride());
+        let mut b = 0;
+        while b < rows.cols() * rows.dtype().size() {
+            s.prefetch(p.wrapping_add(b));
+            b += 64;
+        }
+    }
+}
+
+/// `out[r * stride + j] = <keys[j], q[r * keys.cols()..]>` for `rows` query rows and all keys. Rows of `ahead` are asked
+/// for along the way.
+///
+/// # Panics
+/// If `q` or `out` is too short: every row of `out` holds [`STEP`]` - 1` numbers more than there are keys.
+#[inline(always)]
+pub(crate) fn dots<S: Simd>(
+    s: S,
+    keys: &Rows<'_>,
+    q: &[f32],
+    rows: usize,
+    out: &mut [f32],
+    stride: usize,
+    ahead: &Rows<'_>,
+) {
+    let (n, dim) = (keys.rows(), keys.cols());
+    if n == 0 || rows == 0 {
+        return;
+    }
+    assert!(q.len() >= rows * dim && stride >= n + STEP - 1 && out.len() >= (rows - 1) * stride + n + STEP - 1);
+    // SAFETY: the lengths were checked; a view's rows are readable.
+    unsafe { by_type!(keys, dots_of(s, keys, q.as_ptr(), rows, out.as_mut_ptr(), stride, ahead)) }
+}
+
+/// # Safety
+/// As [`dots`] checks; `E` is the type of `keys`, of which there are some.
+#[inline(always)]
+unsafe fn dots_of<E: Element, S: Simd>(
+    s: S,
+    keys: &Rows<'_>,
+    q: *const f32,
+    rows: usize,
+    out: *mut f32,
+    stride: usize,
+    ahead: &Rows<'_>,
+) {
+    let (n, dim) = (keys.rows(), keys.cols());
+    let (p, pitch) = (keys.as_ptr().cast::<E::T>(), keys.stride() / keys.dtype().size());
+    let mut j = 0;
+    while j < n {
+        let mut at = [p; STEP];
+        for i in 0..STEP {
+            // A step past the end repeats the last key.
+            at[i] = p.wrapping_add((j + i).min(n - 1) * pitch);
+            prefetch(s, ahead, j + i);
+        }
+        let [a, b, c, d, e, f, g, h] = at;
+        let mut r = 0;
+        // SAFETY: all pointers are at keys of `dim` elements, rows r.. exist, and `out` has room for a whole step.
+        unsafe {
+            while r < rows {
+                let (x, y) = (q.add(r * dim), out.add(r * stride + j));
+                let left = rows - r;
+                if S::WIDE && left >= 4 {
+                    tile::<E, S, 4, 4>(s, [a, b, c, d], x, dim, y, stride);
+                    tile::<E, S, 4, 4>(s, [e, f, g, h], x, dim, y.add(4), stride);
+                    r += 4;
+                } else if left >= 2 {
+                    tile::<E, S, 2, 4>(s, [a, b, c, d], x, dim, y, stride);
+                    tile::<E, S, 2, 4>(s, [e, f, g, h], x, dim, y.add(4), stride);
+                    r += 2;
+                } else {
+                    tile::<E, S, 1, 8>(s, at, x, dim, y, stride);
+                    r += 1;
+                }
+            }
+        }
+        j += STEP;
+    }
+}
+
+/// `R` query rows x `K` keys, `K` a multiple of 4.
+///
+/// # Safety
+/// `dim` elements are readable at every key and at `q + r * dim`; `K` numbers are writable at `out + r * stride`.
+#[inline(always)]
+unsafe fn tile<E: Element, S: Simd, const R: usize, const K: usize>(
+    s: S,
+    keys: [*const E::T; K],
+    q: *const f32,
+    dim: usize,
+    out: *mut f32,
+    stride: usize,
+) {
+    let mut acc = [[s.splat(0.0); K]; R];
+    let mut i = 0;
+    while i + S::LANES <= dim {
+        let mut x = [s.splat(0.0); R];
+        for r in 0..R {
+            // SAFETY: i + LANES <= dim.
+            x[r] = unsafe { s.load(q.add(r * dim + i)) };
+        }
+        for k in 0..K {
+            // SAFETY: as above.
+            let y = unsafe { E::load(s, keys[k].add(i)) };
+            for r in 0..R {
+                acc[r][k] = s.fma(y, x[r], acc[r][k]);
+            }
+        }
+        i += S::LANES;
+    }
+    if i < dim {
+        let mut x = [s.splat(0.0); R];
+        for r in 0..R {
+            // SAFETY: dim - i elements are left, fewer than LANES.
+            x[r] = unsafe { s.load_partial(q.add(r * dim + i), dim - i) };
+        }
+        for k in 0..K {
+            // SAFETY: as above.
+            let y = unsafe { E::load_partial(s, keys[k].add(i), dim - i) };
+            for r in 0..R {
+                acc[r][k] = s.fma(y, x[r], acc[r][k]);
+            }
+        }
+    }
+    for r in 0..R {
+        let mut k = 0;
+        while k < K {
+            let sums = s.reduce_add4([acc[r][k], acc[r][k + 1], acc[r][k + 2], acc[r][k + 3]]);
+            // SAFETY: `out` has room for K numbers in row r.
+            unsafe { out.add(r * stride + k).cast::<[f32; 4]>().write_unaligned(sums) };
+            k += 4;
+        }
+    }
+}
+
+/// Weights of several rows for the same values.
+pub(crate) struct Weights<'a> {
+    /// `p[r * stride + j]`.
+    pub(crate) p: &'a [f32],
+    pub(crate) stride: usize,
+    /// Factor of every row for what was summed before.
+    pub(crate) alpha: &'a [f32],
+}
+
+/// `acc[r] = acc[r] * alpha[r] + sum_j p[r][j] values[j]`; rows of `acc` are `stride` apart. Rows of `ahead` are asked
+/// for along the way.
+///
+/// # Panics
+/// If a slice is too short.
+#[inline(always)]
+pub(crate) fn accumulate<S: Simd>(
+    s: S,
+    values: &Rows<'_>,
+    weights: &Weights<'_>,
+    rows: usize,
+    acc: &mut [f32],
+    stride: usize,
+    ahead: &Rows<'_>,
+) {
+    let (n, cols) = (values.rows(), values.cols());
+    if n == 0 || rows == 0 {
+        return;
+    }
+    assert!(weights.stride >= n && weights.p.len() >= (rows - 1) * weights.stride + n && weights.alpha.len() >= rows);
+    assert!(stride >= cols && acc.len() >= (rows - 1) * stride + cols);
+    // SAFETY: the lengths were checked; a view's rows are readable.
+    unsafe { by_type!(values, accumulate_of(s, values, weights, rows, acc.as_mut_ptr(), stride, ahead)) }
+}
+
+/// # Safety
+/// As [`accumulate`] checks; `E` is the type of `values`.
+#[inline(always)]
+unsafe fn accumulate_of<E: Element, S: Simd>(
+    s: S,
+    values: &Rows<'_>,
+    weights: &Weights<'_>,
+    rows: usize,
+    acc: *mut f32,
+    stride: usize,
+    ahead: &Rows<'_>,
+) {
+    let none = ahead.slice(0, 0);
+    let mut r = 0;
+    while r < rows {
+        let left = rows - r;
+        // Once is enough.
+        let ahead = if r == 0 { ahead } else { &none };
+        let part = Columns {
+            values: values.as_ptr().cast::<E::T>(),
+            pitch: values.stride() / values.dtype().size(),
+            n: values.rows(),
+            cols: values.cols(),
+            p: weights.p.as_ptr().wrapping_add(r * weights.stride),
+            p_stride: weights.stride,
+            alpha: weights.alpha.as_ptr().wrapping_add(r),
+            acc: acc.wrapping_add(r * stride),
+            stride,
+        };
+        // SAFETY: rows r.. exist in all arrays.
+        unsafe {
+            if left >= 4 {
+                if S::WIDE {
+                    part.run::<E, S, 4, 4>(s, ahead)
+                } else {
+                    part.run::<E, S, 4, 2>(s, ahead)
+                }
+                r += 4;
+            } else if left >= 2 {
+                if S::WIDE {
+                    part.run::<E, S, 2, 8>(s, ahead)
+                } else {
+                    part.run::<E, S, 2, 4>(s, ahead)
+                }
+                r += 2;
+            } else {
+                part.run::<E, S, 1, 8>(s, ahead);
+                r += 1;
+            }
+        }
+    }
+}
+
+struct Columns<T> {
+    values: *const T,
+    pitch: usize,
+    n: usize,
+    cols: usize,
+    p: *const f32,
+    p_stride: usize,
+    alpha: *const f32,
+    acc: *mut f32,
+    stride: usize,
+}
+
+impl<T: Copy> Columns<T> {
+    /// `R` rows, `C` vectors of columns at a time, then single ones.
+    ///
+    /// # Safety
+    /// `R` rows of weights, factors and sums, and the values, are there.
+    #[inline(always)]
+    unsafe fn run<E: Element<T = T>, S: Simd, const R: usize, const C: usize>(&self, s: S, ahead: &Rows<'_>) {
+        let none = ahead.slice(0, 0);
+        let mut i = 0;
+        // SAFETY: the columns of each call are left in every row.
+        unsafe {
+            while i + C * S::LANES <= self.cols {
+                self.columns::<E, S, R, C>(s, i, if i == 0 { ahead } else { &none });
+                i += C * S::LANES;
+            }
+            // What is left of wide rows in halves: a single accumulator would wait for its own latency.
+            if C > 4 && i + 4 * S::LANES <= self.cols {
+                self.columns::<E, S, R, 4>(s, i, if i == 0 { ahead } else { &none });
+                i += 4 * S::LANES;
+            }
+            if C > 2 && i + 2 * S::LANES <= self.cols {
+                self.columns::<E, S, R, 2>(s, i, if i == 0 { ahead } else { &none });
+                i += 2 * S::LANES;
+            }
+            while i + S::LANES <= self.cols {
+                self.columns::<E, S, R, 1>(s, i, if i == 0 { ahead } else { &none });
+                i += S::LANES;
+            }
+            if i < self.cols {
+                self.tail::<E, S, R>(s, i);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Columns::run`]; `C` vectors are left from column `i` on.
+    #[inline(always)]
+    unsafe fn columns<E: Element<T = T>, S: Simd, const R: usize, const C: usize>(
+        &self,
+        s: S,
+        i: usize,
+        ahead: &Rows<'_>,
+    ) {
+        let mut sum = [[s.splat(0.0); C]; R];
+        let mut v = self.values.wrapping_add(i);
+        let mut j = 0;
+        while j < self.n {
+            let end = (j + STEP).min(self.n);
+            if ahead.rows() > 0 {
+                for k in j..j + STEP {
+                    prefetch(s, ahead, k);
+                }
+            }
+            while j < end {
+                let mut x = [s.splat(0.0); C];
+                for c in 0..C {
+                    // SAFETY: vector c of row j.
+                    x[c] = unsafe { E::load(s, v.add(c * S::LANES)) };
+                }
+                for r in 0..R {
+                    // SAFETY: j < n.
+                    let w = s.splat(unsafe { *self.p.add(r * self.p_stride + j) });
+                    for c in 0..C {
+                        sum[r][c] = s.fma(w, x[c], sum[r][c]);
+                    }
+                }
+                v = v.wrapping_add(self.pitch);
+                j += 1;
+            }
+        }
+        for r in 0..R {
+            // SAFETY: row r has these columns.
+            unsafe {
+                let alpha = s.splat(*self.alpha.add(r));
+                for c in 0..C {
+                    let at = self.acc.add(r * self.stride + i + c * S::LANES);
+                    s.store(at, s.fma(s.load(at), alpha, sum[r][c]));
+                }
+            }
+        }
+    }
+
+    /// The columns from `i` on, fewer than a vector.
+    ///
+    /// # Safety
+    /// As [`Columns::run`].
+    #[inline(always)]
+    unsafe fn tail<E: Element<T = T>, S: Simd, const R: usize>(&self, s: S, i: usize) {
+        let left = self.cols - i;
+        let mut sum = [s.splat(0.0); R];
+        for j in 0..self.n {
+            // SAFETY: `left` elements are left in row j.
+            let x = unsafe { E::load_partial(s, self.values.add(j * self.pitch + i), left) };
+            for r in 0..R {
+                // SAFETY: j < n.
+                sum[r] = s.fma(s.splat(unsafe { *self.p.add(r * self.p_stride + j) }), x, sum[r]);
+            }
+        }
+        for r in 0..R {
+            // SAFETY: row r has these columns.
+            unsafe {
+                let at = self.acc.add(r * self.stride + i);
+                let sum = s.fma(s.load_partial(at, left), s.splat(*self.alpha.add(r)), sum[r]);
+                s.store_partial(at, left, sum);
+            }
+        }
+    }
+}
