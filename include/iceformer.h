@@ -54,6 +54,11 @@
 /// Attention flag: inputs are known to be finite, skip the check.
 #define ICE_ATTENTION_TRUSTED_INPUT 8
 
+/// Attention flag: exact mode may multiply queries and keys in 16-bit fixed point where that is faster (AVX-512 with VNNI,
+/// calls of more than four rows). Logits are then off by a standard error of at most stats->score_error, a few 1e-4 for
+/// usual heads.
+#define ICE_ATTENTION_FIXED_SCORES 16
+
 /// An index over keys with ids (Prioritized DCI, one or more levels).
 typedef struct ice_index ice_index;
 
@@ -330,8 +335,8 @@ typedef struct {
     float estimated_mass;
     /// Worst certified error; NaN: none was asked for.
     float certified_error;
-    /// Zero.
-    uint32_t reserved;
+    /// Largest standard error of a logit that came from fixed point; 0 where all came from f32.
+    float score_error;
     /// Query-key pairs scored exactly.
     uint64_t pairs;
     /// Pairs exact attention would score.

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 mod common;
 
-use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend, plan};
+use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend, plan, plan_fixed_scores};
 use iceformer_core::attention::merge;
 use iceformer_core::attention::{Mask, Masking};
 use iceformer_core::mem::{Dtype, Memory, Plan, Rows, RowsMut, Tensor};
@@ -136,6 +136,70 @@ fn check(head: &Head<'_>, tolerance: f64, what: &str) {
                     lse[i],
                     want_lse[i]
                 );
+            }
+        }
+    }
+}
+
+/// The same with scores in fixed point; also their standard error.
+fn run_fixed(isa: Isa, head: &Head<'_>) -> (Vec<f32>, Vec<f32>, f32) {
+    let (rows, dv) = (head.q.rows(), head.v.cols());
+    let mut plan = Plan::new();
+    Memory::plan(&mut plan);
+    self::plan(&mut plan, head.q.cols(), dv, rows);
+    plan_fixed_scores(&mut plan, head.q.cols(), dv);
+    let bytes = plan.finish().unwrap().bytes;
+    let memory = common::memory(bytes);
+    let work = Work::new_in(&memory, head.q.cols(), dv, rows).unwrap();
+    let mut work = work.with_fixed_scores(&memory).unwrap();
+    assert_eq!(memory.report().used, bytes);
+    let (mut out, mut lse) = (vec![f32::NAN; rows * dv], vec![f32::NAN; rows]);
+    attend(isa, head, 0, rows, &mut RowsMut::new(&mut out, dv).unwrap(), Some(&mut lse), &mut work);
+    (out, lse, work.score_error() * head.scale)
+}
+
+#[test]
+fn fixed_point_scores_err_as_stated() {
+    let mut rng = Rng(77);
+    for (d, keys) in
+        [(1, 40), (2, 5), (3, 200), (31, 130), (32, 64), (64, 517), (80, 90), (129, 200), (256, 70), (300, 41)]
+    {
+        let rows = 100;
+        let (mut q, mut k, v) = (rng.vec(rows * d), rng.vec(keys * d), rng.vec(keys * d));
+        // A row of zeros, a tiny one, and one that stands out.
+        q[..d].fill(0.0);
+        q[d..2 * d].fill(1e-38);
+        k[(keys - 1) * d..].iter_mut().for_each(|x| *x *= 6.0);
+        for mask in [Mask::None, Mask::Causal { q_pos0: 0 }] {
+            let m = masking(mask, 0, 0, rows, keys);
+            let views = [Rows::new(&q, d), Rows::new(&k, d), Rows::new(&v, d)].map(Result::unwrap);
+            let head = head(views[0], views[1], views[2], &m);
+            let (want, want_lse) = twin(&head);
+            let mut first: Option<Vec<f32>> = None;
+            for isa in isas() {
+                let (out, lse, error) = run_fixed(isa, &head);
+                assert!(error > 0.0 && error < 0.02, "{}: d {d}: {error:e}", isa.name());
+                // Six standard errors of a logit bound the log-sum-exp; outputs are sums of values times weights.
+                for (i, (&a, b)) in lse.iter().zip(&want_lse).enumerate() {
+                    let off = (f64::from(a) - b).abs();
+                    assert!(
+                        off <= 6.0 * f64::from(error) + 1e-5 * b.abs().max(1.0),
+                        "{}: d {d} row {i}: {off:e}",
+                        isa.name()
+                    );
+                }
+                let largest = v.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                for (a, b) in out.iter().zip(&want) {
+                    let off = (f64::from(*a) - b).abs();
+                    assert!(
+                        off <= f64::from(largest) * (12.0 * f64::from(error) + 1e-5),
+                        "{}: d {d}: {off:e}",
+                        isa.name()
+                    );
+                }
+                // Integers: every instruction set sums the same numbers; only the softmax rounds differently.
+                let first = first.get_or_insert_with(|| out.clone());
+                assert!(out.iter().zip(first.iter()).all(|(a, b)| (a - b).abs() <= 2e-6 * largest.max(1.0)));
             }
         }
     }

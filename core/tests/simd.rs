@@ -197,7 +197,7 @@ fn half_to_f32(b: u16) -> f32 {
 #[test]
 fn detection_and_limit() {
     assert!(Isa::Scalar.available());
-    assert_eq!(Isa::ALL.map(Isa::name), ["scalar", "neon", "avx2", "avx512"]);
+    assert_eq!(Isa::ALL.map(Isa::name), ["scalar", "neon", "avx2", "avx512", "avx512-vnni"]);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let avx2 =
@@ -208,6 +208,8 @@ fn detection_and_limit() {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq");
         assert_eq!((Isa::Avx2.available(), Isa::Avx512.available()), (avx2, avx512));
+        let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+        assert_eq!(Isa::Avx512Vnni.available(), vnni);
     }
     let best = isas().max().unwrap();
     assert_eq!(Isa::best(), best);

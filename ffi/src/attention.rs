@@ -116,7 +116,7 @@ pub unsafe extern "C" fn ice_attention_stats_init(stats: *mut ice_attention_stat
         reason: ICE_REASON_REQUESTED,
         estimated_mass: 0.0,
         certified_error: 0.0,
-        reserved: 0,
+        score_error: 0.0,
         pairs: 0,
         pairs_dense: 0,
         cells_opened: 0,

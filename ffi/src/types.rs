@@ -119,6 +119,10 @@ pub const ICE_ATTENTION_VERIFIED: u32 = 2;
 pub const ICE_ATTENTION_SHARED_QK: u32 = 4;
 /// Attention flag: inputs are known to be finite, skip the check.
 pub const ICE_ATTENTION_TRUSTED_INPUT: u32 = 8;
+/// Attention flag: exact mode may multiply queries and keys in 16-bit fixed point where that is faster (AVX-512 with VNNI,
+/// calls of more than four rows). Logits are then off by a standard error of at most stats->score_error, a few 1e-4 for
+/// usual heads.
+pub const ICE_ATTENTION_FIXED_SCORES: u32 = 16;
 
 /// Error report, owned by the caller: no heap, no thread-local state. Fill with ice_error_init; every call that takes
 /// one writes it, ICE_OK and an empty message on success.
@@ -402,8 +406,8 @@ pub struct ice_attention_stats {
     pub estimated_mass: f32,
     /// Worst certified error; NaN: none was asked for.
     pub certified_error: f32,
-    /// Zero.
-    pub reserved: u32,
+    /// Largest standard error of a logit that came from fixed point; 0 where all came from f32.
+    pub score_error: f32,
     /// Query-key pairs scored exactly.
     pub pairs: u64,
     /// Pairs exact attention would score.

@@ -126,8 +126,11 @@ pub(crate) unsafe fn mask<'a>(m: &ice_mask, rows_q: usize, rows_kv: usize) -> Re
 
 /// Attention options, sizes already checked.
 pub(crate) fn attention_options(o: &ice_attention_options) -> Result<AttentionOptions> {
-    let known =
-        ICE_ATTENTION_CERTIFICATE | ICE_ATTENTION_VERIFIED | ICE_ATTENTION_SHARED_QK | ICE_ATTENTION_TRUSTED_INPUT;
+    let known = ICE_ATTENTION_CERTIFICATE
+        | ICE_ATTENTION_VERIFIED
+        | ICE_ATTENTION_SHARED_QK
+        | ICE_ATTENTION_TRUSTED_INPUT
+        | ICE_ATTENTION_FIXED_SCORES;
     flags(o.flags, known, "flags")?;
     reserved(&o.reserved, "reserved")?;
     let has = |flag: u32| o.flags & flag != 0;
@@ -147,6 +150,7 @@ pub(crate) fn attention_options(o: &ice_attention_options) -> Result<AttentionOp
         field_of_view: o.field_of_view as usize,
         retrieve_fraction: o.retrieve_fraction,
         shared_qk: has(ICE_ATTENTION_SHARED_QK),
+        fixed_scores: has(ICE_ATTENTION_FIXED_SCORES),
         certificate: has(ICE_ATTENTION_CERTIFICATE),
         verified: has(ICE_ATTENTION_VERIFIED),
         trusted: has(ICE_ATTENTION_TRUSTED_INPUT),
@@ -171,7 +175,7 @@ pub(crate) fn stats(s: &AttentionStats) -> ice_attention_stats {
         },
         estimated_mass: s.estimated_mass,
         certified_error: s.certified_error,
-        reserved: 0,
+        score_error: s.score_error,
         pairs: s.pairs,
         pairs_dense: s.pairs_dense,
         cells_opened: s.cells_opened,

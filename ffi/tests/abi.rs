@@ -106,7 +106,7 @@ fn layouts_are_the_committed_ones() {
             struct_size, batch, heads_q, heads_kv, dim_k, dim_v, rows_q, rows_kv, q, k, v, out, lse, mask, options,
         }
         ice_attention_stats {
-            struct_size, mode, reason, estimated_mass, certified_error, reserved, pairs, pairs_dense, cells_opened,
+            struct_size, mode, reason, estimated_mass, certified_error, score_error, pairs, pairs_dense, cells_opened,
             build_seconds, attend_seconds,
         }
         ice_session_options {

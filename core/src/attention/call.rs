@@ -19,6 +19,9 @@ impl Work {
             Mode::TopK => head_topk::Work::plan(plan, &checked.options, checked.dim_k, checked.rows_kv),
             _ => {
                 exact::plan(plan, checked.dim_k, checked.dim_v, checked.rows_q);
+                if checked.options.uses_fixed_scores(checked.rows_q) {
+                    exact::plan_fixed_scores(plan, checked.dim_k, checked.dim_v);
+                }
                 Ok(())
             }
         }
@@ -29,7 +32,11 @@ impl Work {
             Mode::TopK => {
                 Work::TopK(head_topk::Work::new_in(memory, &checked.options, checked.dim_k, checked.rows_kv)?)
             }
-            _ => Work::Exact(exact::Work::new_in(memory, checked.dim_k, checked.dim_v, checked.rows_q)?),
+            _ => {
+                let work = exact::Work::new_in(memory, checked.dim_k, checked.dim_v, checked.rows_q)?;
+                let fixed = checked.options.uses_fixed_scores(checked.rows_q);
+                Work::Exact(if fixed { work.with_fixed_scores(memory)? } else { work })
+            }
         })
     }
 }
@@ -76,6 +83,7 @@ fn run_part(
                 isa: o.isa.unwrap_or_else(crate::simd::Isa::best),
             };
             let pairs = dense.run(work, ith, nth);
+            stats.score_error = work.score_error() * o.scale;
             stats.pairs += pairs;
             stats.pairs_dense += pairs;
             stats.attend_seconds += clock::since(start);

@@ -5,6 +5,7 @@
 //! so a row's bits depend neither on its neighbours nor on threads.
 
 use super::few::{self, FEW, Few, MOST};
+use super::fixed::FixedWork;
 use super::mask::{Masking, Visible};
 use super::panel::{Ahead, Panel, SELF, add_bias, factor};
 use crate::error::Result;
@@ -92,6 +93,11 @@ pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, rows: usize) {
     Buf::<Span>::plan(plan, sizes.rows);
 }
 
+/// Adds what [`Work::with_fixed_scores`] takes to a plan.
+pub fn plan_fixed_scores(plan: &mut Plan, dim_k: usize, dim_v: usize) {
+    FixedWork::plan(plan, dim_k, ROW_BLOCK, Sizes::new(dim_k, dim_v, ROW_BLOCK).block);
+}
+
 /// Work memory of one part: one per thread, used for any number of heads of the same dimensions.
 #[derive(Debug)]
 pub struct Work {
@@ -105,6 +111,7 @@ pub struct Work {
     /// Maxima, then sums of the weights.
     pub(super) state: Buf<f32>,
     row: Buf<f32>,
+    fixed: Option<FixedWork>,
     pub(super) seen: Buf<Visible>,
     pub(super) spans: Buf<Span>,
 }
@@ -127,9 +134,24 @@ impl Work {
             sums: Buf::filled(memory, sums, 0.0)?,
             state: Buf::filled(memory, state, 0.0)?,
             row: Buf::filled(memory, row, 0.0)?,
+            fixed: None,
             seen: Buf::filled(memory, sizes.rows, Visible { sinks: 0, begin: 0, end: 0 })?,
             spans: Buf::filled(memory, sizes.rows, Span::default())?,
         })
+    }
+
+    /// Makes calls of more than four rows multiply queries and keys in 16-bit fixed point.
+    ///
+    /// # Errors
+    /// `NoMemory`, `Budget`.
+    pub fn with_fixed_scores(mut self, memory: &Memory) -> Result<Work> {
+        self.fixed = Some(FixedWork::new_in(memory, self.sizes.dim_k, ROW_BLOCK, self.sizes.block)?);
+        Ok(self)
+    }
+
+    /// Largest standard error of an inner product of a query and a key that came from fixed point; 0 without it.
+    pub fn score_error(&self) -> f32 {
+        self.fixed.as_ref().map_or(0.0, FixedWork::error)
     }
 
     /// Refuses a head whose parts do not fit together or whose dimensions this memory is not for.
@@ -220,7 +242,10 @@ impl Attend<'_, '_> {
         let head = self.head;
         let row0 = self.begin + done;
         pack(s, head, row0, rows, self.work);
-        let Work { sizes, q, k, v, scores, sums, state, seen, spans, .. } = &mut *self.work;
+        let Work { sizes, q, k, v, scores, sums, state, seen, spans, fixed, .. } = &mut *self.work;
+        if let Some(fixed) = fixed {
+            fixed.load_queries(s, &head.q, row0, rows);
+        }
         let (maxima, weights) = state.split_at_mut(ROW_BLOCK);
         let total = head.v.rows();
         let mut begin = 0;
@@ -233,6 +258,9 @@ impl Attend<'_, '_> {
             // Keys of the block that somebody sees; all positions below are relative to `first`.
             let (first, n) = (begin + hull.begin, hull.end - hull.begin);
             let keys = block_of_keys(s, head, first, n, sizes, k);
+            if let Some(fixed) = fixed {
+                fixed.load_keys(s, &keys);
+            }
             tile::pack_values(s, &head.v.slice(first, n), v);
             // What the next block needs comes in between this one's tiles.
             let ahead = sizes.block.min(total - end);
@@ -249,6 +277,7 @@ impl Attend<'_, '_> {
                     head,
                     q: &q[row / PANEL * sizes.dim_k * PANEL..][..sizes.dim_k * PANEL],
                     keys: &keys,
+                    fixed: fixed.as_ref().map(|f| f.panel(row / PANEL)),
                     values: v,
                     count: n,
                     dim_v: head.v.cols(),

@@ -10,6 +10,7 @@ mod clock;
 mod dense;
 pub mod exact;
 mod few;
+mod fixed;
 mod head_topk;
 mod mask;
 mod options;

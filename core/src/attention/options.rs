@@ -52,6 +52,9 @@ pub struct AttentionOptions {
     /// Keys are the queries, scaled to unit norm, and a row does not see itself unless it sees nothing else (the
     /// shared-QK transformers of the paper's comparison with Reformer). The key tensor is not read.
     pub shared_qk: bool,
+    /// Exact mode may multiply queries and keys in 16-bit fixed point where that is faster (AVX-512 with VNNI, more than
+    /// four rows): logits are then off by a standard error that the statistics name, a few 1e-4 for usual heads.
+    pub fixed_scores: bool,
     /// Report a bound on the output error per row. Not available in this version.
     pub certificate: bool,
     /// Keep opening until the bound holds. Not available in this version.
@@ -80,6 +83,7 @@ impl Default for AttentionOptions {
             field_of_view: 0,
             retrieve_fraction: 0.0,
             shared_qk: false,
+            fixed_scores: false,
             certificate: false,
             verified: false,
             trusted: false,
@@ -89,6 +93,11 @@ impl Default for AttentionOptions {
 }
 
 impl AttentionOptions {
+    /// Whether an exact call of `rows` rows multiplies in fixed point.
+    pub(super) fn uses_fixed_scores(&self, rows: usize) -> bool {
+        self.fixed_scores && rows > super::few::FEW && self.isa.unwrap_or_else(Isa::best).dot16()
+    }
+
     /// Checks the ranges and replaces every 0 by its default, for heads of `dim_k` and `rows_kv` keys.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use super::exact::Head;
 use super::mask::Visible;
 use crate::mem::Rows;
+use crate::simd::fixed::{self, Fixed};
 use crate::simd::online::{self, Limits, State};
 use crate::simd::tile::{self, PANEL, ROWS, Span, Values};
 use crate::simd::{self, Simd, rows};
@@ -42,6 +43,8 @@ pub(super) struct Panel<'a> {
     pub(super) head: &'a Head<'a>,
     pub(super) q: &'a [f32],
     pub(super) keys: &'a Rows<'a>,
+    /// The same queries and keys in fixed point, if scores are to come from there.
+    pub(super) fixed: Option<Fixed<'a>>,
     /// Packed, `count` of them.
     pub(super) values: &'a [f32],
     pub(super) count: usize,
@@ -106,7 +109,10 @@ impl Panel<'_> {
             }
         }
         let mut max = [0.0; PANEL];
-        tile::scores(s, self.q, self.keys, lo, hi, &spans[..vecs], self.scores, &mut max);
+        match &self.fixed {
+            Some(f) => fixed::scores(s, f, lo, hi, &spans[..vecs], self.scores, &mut max),
+            None => tile::scores(s, self.q, self.keys, lo, hi, &spans[..vecs], self.scores, &mut max),
+        }
         let n = hi - lo;
         let limits = self.limits(lo, whole);
         let scores = &mut self.scores[..n * PANEL];

@@ -49,6 +49,8 @@ pub struct AttentionStats {
     pub cells_opened: u64,
     /// Mean share of the softmax mass that was estimated (0 in this version).
     pub estimated_mass: f32,
+    /// Largest standard error of a logit that came from fixed point; 0 where all came from f32.
+    pub score_error: f32,
     /// Worst certified error; NaN where none was asked for.
     pub certified_error: f32,
     /// Seconds spent inserting keys into an index (0 without `std`); the sum over threads.
@@ -66,6 +68,7 @@ impl AttentionStats {
             pairs_dense: 0,
             cells_opened: 0,
             estimated_mass: 0.0,
+            score_error: 0.0,
             certified_error: f32::NAN,
             build_seconds: 0.0,
             attend_seconds: 0.0,
@@ -77,6 +80,7 @@ impl AttentionStats {
         self.pairs += other.pairs;
         self.pairs_dense += other.pairs_dense;
         self.cells_opened += other.cells_opened;
+        self.score_error = self.score_error.max(other.score_error);
         self.build_seconds += other.build_seconds;
         self.attend_seconds += other.attend_seconds;
     }

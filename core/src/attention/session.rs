@@ -262,6 +262,9 @@ impl Session {
         let o = &self.options;
         Memory::plan(plan);
         exact::plan(plan, o.dim_k, o.dim_v, exact::ROW_BLOCK);
+        if o.attention.uses_fixed_scores(exact::ROW_BLOCK) {
+            exact::plan_fixed_scores(plan, o.dim_k, o.dim_v);
+        }
         if o.has_index() {
             Scratch::plan_new(&index_options(&o.attention, o.dim_k, o.capacity), plan)?;
         }
@@ -331,6 +334,9 @@ impl Session {
         let mut stats = AttentionStats::new(mode, reason);
         let start = clock::now();
         let mut exact_work = exact::Work::new_in(work, o.dim_k, o.dim_v, rows)?;
+        if a.uses_fixed_scores(rows) {
+            exact_work = exact_work.with_fixed_scores(work)?;
+        }
         if let Some(index) = self.heads[0].index().filter(|_| mode == Mode::TopK) {
             let mut scratch = Scratch::new_in(index, work)?;
             for piece in (ith..most_pieces(q.shape())).step_by(nth) {
@@ -350,6 +356,7 @@ impl Session {
                 isa: self.isa(),
             };
             let pairs = dense.run(&mut exact_work, ith, nth);
+            stats.score_error = exact_work.score_error() * a.scale;
             stats.pairs += pairs;
             stats.pairs_dense += pairs;
         }

@@ -58,7 +58,8 @@ fn ask() -> u8 {
     }
     // SAFETY: OSXSAVE is set.
     let saved = unsafe { saved() };
-    let seven = __cpuid_count(7, 0).ebx;
+    let leaf = __cpuid_count(7, 0);
+    let (seven, vnni) = (leaf.ebx, bit(leaf.ecx, 11));
     // XMM and YMM; then opmask and both halves of ZMM.
     let avx2 = saved & 0x6 == 0x6 && avx && fma && f16c && bit(seven, 5);
     let avx512 = saved & 0xe6 == 0xe6 && [16, 17, 30, 31].into_iter().all(|n| bit(seven, n));
@@ -67,6 +68,9 @@ fn ask() -> u8 {
         found |= 1 << Isa::Avx2 as u8;
         if avx512 {
             found |= 1 << Isa::Avx512 as u8;
+            if vnni {
+                found |= 1 << Isa::Avx512Vnni as u8;
+            }
         }
     }
     found

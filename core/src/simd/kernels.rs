@@ -380,3 +380,9 @@ pub(super) fn fma_chains<S: Simd>(s: S, rounds: u64) -> f32 {
     }
     s.reduce_add(sum)
 }
+
+/// Sum of squares.
+#[inline(always)]
+pub(crate) fn norm2<S: Simd>(s: S, x: &[f32]) -> f32 {
+    dot(s, x, x)
+}

@@ -9,6 +9,7 @@ mod aarch64;
 mod detect;
 mod element;
 pub(crate) mod few;
+pub(crate) mod fixed;
 mod kernels;
 mod math;
 pub(crate) mod online;
@@ -19,7 +20,7 @@ mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-pub(crate) use kernels::{exp2_sum, logits, max};
+pub(crate) use kernels::{exp2_sum, logits, max, norm2};
 pub(crate) use vector::Simd;
 
 use crate::error::{Error, Result, Status};
@@ -35,6 +36,8 @@ pub enum Isa {
     Avx2,
     /// 512-bit x86 (F, BW, VL, DQ).
     Avx512,
+    /// The same with dot products of small integers.
+    Avx512Vnni,
 }
 
 /// Work written once for every instruction set. `run` must be `#[inline(always)]`, and so must what it calls.
@@ -60,7 +63,16 @@ unsafe fn run_avx2<T: Task>(task: T) -> T::Out {
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
 unsafe fn run_avx512<T: Task>(task: T) -> T::Out {
     // SAFETY: the caller vouched for it.
-    task.run(unsafe { x86_64::avx512::Avx512::new() })
+    task.run(unsafe { x86_64::avx512::Avx512::<false>::new() })
+}
+
+#[cfg(target_arch = "x86_64")]
+/// # Safety
+/// The machine has the instructions.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn run_avx512_vnni<T: Task>(task: T) -> T::Out {
+    // SAFETY: the caller vouched for it.
+    task.run(unsafe { x86_64::avx512::Avx512::<true>::new() })
 }
 
 #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
@@ -90,7 +102,7 @@ macro_rules! dispatch {
 
 impl Isa {
     /// All of them.
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni];
 
     /// Lower-case name.
     pub fn name(self) -> &'static str {
@@ -99,6 +111,7 @@ impl Isa {
             Isa::Neon => "neon",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Vnni => "avx512-vnni",
         }
     }
 
@@ -108,8 +121,13 @@ impl Isa {
             Isa::Scalar => 1,
             Isa::Neon => 4,
             Isa::Avx2 => 8,
-            Isa::Avx512 => 16,
+            Isa::Avx512 | Isa::Avx512Vnni => 16,
         }
+    }
+
+    /// Whether it multiplies 16-bit integers faster than f32.
+    pub fn dot16(self) -> bool {
+        self == Isa::Avx512Vnni
     }
 
     /// Whether this machine has it (asked once, whatever the limit).
@@ -119,7 +137,7 @@ impl Isa {
 
     /// The best available one, within the process-wide limit.
     pub fn best() -> Isa {
-        let limit = detect::limit().unwrap_or(Isa::Avx512);
+        let limit = detect::limit().unwrap_or(Isa::Avx512Vnni);
         let mut best = Isa::Scalar;
         for isa in Isa::ALL {
             if isa <= limit && isa.available() {
@@ -149,6 +167,9 @@ impl Isa {
     pub(crate) fn run<T: Task>(self, task: T) -> T::Out {
         assert!(self.available(), "instruction set is not available");
         match self {
+            // SAFETY: available.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => unsafe { run_avx512_vnni(task) },
             // SAFETY: available.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { run_avx512(task) },

@@ -11,6 +11,25 @@ impl Simd for Scalar {
     type V = f32;
     const LANES: usize = 1;
     const WIDE: bool = false;
+    type I = i32;
+
+    #[inline(always)]
+    fn splat_i(self, x: i32) -> i32 {
+        x
+    }
+    #[inline(always)]
+    fn dot16(self, acc: i32, a: i32, b: i32) -> i32 {
+        acc + i32::from(a as i16) * i32::from(b as i16) + (a >> 16) * (b >> 16)
+    }
+    #[inline(always)]
+    fn to_f32(self, a: i32) -> f32 {
+        a as f32
+    }
+    #[inline(always)]
+    unsafe fn load_i(self, p: *const i32) -> i32 {
+        // SAFETY: passed on.
+        unsafe { p.read_unaligned() }
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> f32 {

@@ -10,6 +10,21 @@ pub(crate) trait Simd: Copy {
     /// Whether there are 32 vector registers (else 16): decides the shape of register tiles.
     const WIDE: bool;
 
+    /// `LANES` numbers of i32, or twice as many of i16.
+    type I: Copy;
+
+    /// `x` in every lane.
+    fn splat_i(self, x: i32) -> Self::I;
+    /// `acc + a0 b0 + a1 b1` in every lane, for pairs of i16; the caller keeps the sums inside i32.
+    fn dot16(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// Integers to the nearest f32.
+    fn to_f32(self, a: Self::I) -> Self::V;
+    /// `LANES` integers.
+    ///
+    /// # Safety
+    /// They are readable at `p` (any alignment an i32 may have).
+    unsafe fn load_i(self, p: *const i32) -> Self::I;
+
     /// `x` in every lane.
     fn splat(self, x: f32) -> Self::V;
     /// `a + b`.

@@ -29,6 +29,29 @@ impl Simd for Neon {
     type V = float32x4_t;
     const LANES: usize = 4;
     const WIDE: bool = true;
+    type I = int32x4_t;
+
+    #[inline(always)]
+    fn splat_i(self, x: i32) -> int32x4_t {
+        op!(vdupq_n_s32(x))
+    }
+    #[inline(always)]
+    fn dot16(self, acc: int32x4_t, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        op!({
+            let (a, b) = (vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b));
+            let low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+            vaddq_s32(acc, vpaddq_s32(low, vmull_high_s16(a, b)))
+        })
+    }
+    #[inline(always)]
+    fn to_f32(self, a: int32x4_t) -> float32x4_t {
+        op!(vcvtq_f32_s32(a))
+    }
+    #[inline(always)]
+    unsafe fn load_i(self, p: *const i32) -> int32x4_t {
+        // SAFETY: passed on.
+        unsafe { vld1q_s32(p) }
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> float32x4_t {

@@ -39,6 +39,25 @@ impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = 8;
     const WIDE: bool = false;
+    type I = __m256i;
+
+    #[inline(always)]
+    fn splat_i(self, x: i32) -> __m256i {
+        op!(_mm256_set1_epi32(x))
+    }
+    #[inline(always)]
+    fn dot16(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        op!(_mm256_add_epi32(acc, _mm256_madd_epi16(a, b)))
+    }
+    #[inline(always)]
+    fn to_f32(self, a: __m256i) -> __m256 {
+        op!(_mm256_cvtepi32_ps(a))
+    }
+    #[inline(always)]
+    unsafe fn load_i(self, p: *const i32) -> __m256i {
+        // SAFETY: passed on.
+        unsafe { _mm256_loadu_si256(p.cast()) }
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m256 {

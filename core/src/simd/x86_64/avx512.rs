@@ -3,13 +3,13 @@
 use crate::simd::{math, vector::Simd};
 use core::arch::x86_64::*;
 
-/// Proof of AVX-512 F, BW, VL, DQ and of what [`super::avx2::Avx2`] needs.
+/// Proof of AVX-512 F, BW, VL, DQ and of what [`super::avx2::Avx2`] needs; with `VNNI`, of that too.
 #[derive(Clone, Copy)]
-pub(in crate::simd) struct Avx512(());
+pub(in crate::simd) struct Avx512<const VNNI: bool>(());
 
-impl Avx512 {
+impl<const VNNI: bool> Avx512<VNNI> {
     /// # Safety
-    /// The machine has AVX-512 F, BW, VL, DQ, AVX2, FMA and F16C.
+    /// The machine has AVX-512 F, BW, VL, DQ, AVX2, FMA and F16C, and VNNI if it is named.
     #[inline(always)]
     pub(in crate::simd) unsafe fn new() -> Self {
         Avx512(())
@@ -30,10 +30,29 @@ fn mask(n: usize) -> __mmask16 {
     ((1u32 << n) - 1) as __mmask16
 }
 
-impl Simd for Avx512 {
+impl<const VNNI: bool> Simd for Avx512<VNNI> {
     type V = __m512;
     const LANES: usize = 16;
     const WIDE: bool = true;
+    type I = __m512i;
+
+    #[inline(always)]
+    fn splat_i(self, x: i32) -> __m512i {
+        op!(_mm512_set1_epi32(x))
+    }
+    #[inline(always)]
+    fn dot16(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        op!(if VNNI { _mm512_dpwssd_epi32(acc, a, b) } else { _mm512_add_epi32(acc, _mm512_madd_epi16(a, b)) })
+    }
+    #[inline(always)]
+    fn to_f32(self, a: __m512i) -> __m512 {
+        op!(_mm512_cvtepi32_ps(a))
+    }
+    #[inline(always)]
+    unsafe fn load_i(self, p: *const i32) -> __m512i {
+        // SAFETY: passed on.
+        unsafe { _mm512_loadu_si512(p.cast()) }
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {

@@ -1,0 +1,116 @@
+//! Work memory of fixed-point scores, and how far they can be off.
+
+use crate::error::Result;
+use crate::mem::{Buf, Memory, Plan, Rows};
+use crate::simd::fixed::{self, Fixed};
+use crate::simd::tile::PANEL;
+use crate::simd::{Simd, norm2, rows};
+
+/// Largest norms and units of what was rounded so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Worst {
+    norm: f32,
+    unit: f32,
+}
+
+impl Worst {
+    fn add(&mut self, norm: f32, unit: f32) {
+        self.norm = self.norm.max(norm);
+        self.unit = self.unit.max(unit);
+    }
+}
+
+/// Queries of a row block and keys of a key block as 16-bit integers.
+#[derive(Debug)]
+pub(super) struct FixedWork {
+    pairs: usize,
+    limit: i32,
+    /// `[panel][pairs][PANEL]`.
+    q: Buf<[i16; 2]>,
+    q_unit: Buf<f32>,
+    /// `[key][pairs]`.
+    keys: Buf<[i16; 2]>,
+    key_unit: Buf<f32>,
+    /// One row, as it is and rounded.
+    row: Buf<f32>,
+    rounded: Buf<i16>,
+    queries_worst: Worst,
+    keys_worst: Worst,
+}
+
+impl FixedWork {
+    pub(super) fn plan(plan: &mut Plan, dim: usize, rows: usize, block: usize) {
+        let pairs = fixed::padded(dim) / 2;
+        Buf::<[i16; 2]>::plan(plan, rows * pairs);
+        Buf::<f32>::plan(plan, rows);
+        Buf::<[i16; 2]>::plan(plan, block * pairs);
+        Buf::<f32>::plan(plan, block);
+        Buf::<f32>::plan(plan, dim);
+        Buf::<i16>::plan(plan, 2 * pairs);
+    }
+
+    /// For row blocks of `rows` rows (whole panels) and key blocks of `block` keys.
+    pub(super) fn new_in(memory: &Memory, dim: usize, rows: usize, block: usize) -> Result<Self> {
+        let pairs = fixed::padded(dim) / 2;
+        Ok(FixedWork {
+            pairs,
+            limit: fixed::limit(dim),
+            q: Buf::filled(memory, rows * pairs, [0; 2])?,
+            q_unit: Buf::filled(memory, rows, 0.0)?,
+            keys: Buf::filled(memory, block * pairs, [0; 2])?,
+            key_unit: Buf::filled(memory, block, 0.0)?,
+            row: Buf::filled(memory, dim, 0.0)?,
+            rounded: Buf::filled(memory, 2 * pairs, 0)?,
+            queries_worst: Worst::default(),
+            keys_worst: Worst::default(),
+        })
+    }
+
+    /// Rounds rows `row0..row0 + rows` of the queries into panels; lanes without a row are zero.
+    #[inline(always)]
+    pub(super) fn load_queries<S: Simd>(&mut self, s: S, q: &Rows<'_>, row0: usize, rows: usize) {
+        for r in 0..rows.next_multiple_of(PANEL) {
+            self.q_unit[r] = 0.0;
+            self.rounded.fill(0);
+            if r < rows {
+                rows::widen(s, q, row0 + r, &mut self.row);
+                self.q_unit[r] = fixed::round_row(&self.row, self.limit, &mut self.rounded);
+                self.queries_worst.add(libm::sqrtf(norm2(s, &self.row)), self.q_unit[r]);
+            }
+            let panel = &mut self.q[r / PANEL * self.pairs * PANEL..][..self.pairs * PANEL];
+            let (pairs, _) = self.rounded.as_chunks::<2>();
+            for (to, pair) in panel.chunks_exact_mut(PANEL).zip(pairs) {
+                to[r % PANEL] = *pair;
+            }
+        }
+    }
+
+    /// Rounds a block of f32 keys.
+    #[inline(always)]
+    pub(super) fn load_keys<S: Simd>(&mut self, s: S, keys: &Rows<'_>) {
+        for j in 0..keys.rows() {
+            let Some(row) = keys.row_f32(j) else { continue };
+            let to = self.keys[j * self.pairs..][..self.pairs].as_flattened_mut();
+            self.key_unit[j] = fixed::round_row(row, self.limit, to);
+            self.keys_worst.add(libm::sqrtf(norm2(s, row)), self.key_unit[j]);
+        }
+    }
+
+    /// Panel `panel` of the queries against the block of keys.
+    pub(super) fn panel(&self, panel: usize) -> Fixed<'_> {
+        Fixed {
+            q: &self.q[panel * self.pairs * PANEL..][..self.pairs * PANEL],
+            q_unit: &self.q_unit[panel * PANEL..][..PANEL],
+            keys: &self.keys,
+            key_unit: &self.key_unit,
+            pairs: self.pairs,
+        }
+    }
+
+    /// Largest standard error of an inner product of what was rounded since the work memory was made: rounding errs
+    /// evenly within half a unit, independently from element to element.
+    pub(super) fn error(&self) -> f32 {
+        let (q, k) = (self.queries_worst, self.keys_worst);
+        libm::hypotf(q.norm * k.unit, k.norm * q.unit) / libm::sqrtf(12.0)
+    }
+}
