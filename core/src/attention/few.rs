@@ -104,7 +104,7 @@ impl Few<'_> {
                 }
                 let before = maxima[r];
                 if top > before {
-                    alpha[r] = s.reduce_max(s.exp2(s.splat((before - top) * factor)));
+                    alpha[r] = s.reduce_max(s.exp2_scaled(s.splat(before - top), s.splat(factor)));
                     maxima[r] = top;
                 }
                 weights[r] = weights[r] * alpha[r] + simd::exp2_sum(s, x, factor, maxima[r]);
