@@ -26,6 +26,6 @@ fn main() {
         decode::table(isa, &[4096, 16384, 65536, 262_144]);
     }
     if named("threads") {
-        threads::table(isa, 8192, 5);
+        threads::table(isa, 8192, 15);
     }
 }

@@ -328,7 +328,7 @@ pub(super) fn finish_row<S: Simd>(s: S, head: &Head<'_>, i: usize, r: usize, wor
         return 0.0;
     }
     if head.shared_qk && max == SELF {
-        return own_logit(head, i, &mut work.row) as f32;
+        return own_logit(s, head, i, &mut work.row) as f32;
     }
     if sum > 0.0 {
         let (_, plain) = factor(head, head.masking.bias(head.batch, head.head).is_some());
@@ -360,7 +360,8 @@ pub(super) fn look(head: &Head<'_>, row0: usize, rows: usize, work: &mut Work) -
 }
 
 /// Logit of a row for its own normalised key.
-fn own_logit(head: &Head<'_>, i: usize, row: &mut [f32]) -> f64 {
+#[inline(always)]
+fn own_logit<S: Simd>(s: S, head: &Head<'_>, i: usize, row: &mut [f32]) -> f64 {
     head.q.read(i, row);
     let norm = libm::sqrt(row[..head.q.cols()].iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>());
     let mut x = norm * f64::from(head.scale);
@@ -369,7 +370,7 @@ fn own_logit(head: &Head<'_>, i: usize, row: &mut [f32]) -> f64 {
     }
     let mut b = [0.0];
     if let Some(bias) = head.masking.bias(head.batch, head.head) {
-        add_bias(&bias, i, i, &mut b, 1);
+        add_bias(s, &bias, i, i, &mut b, 1);
     }
     x + f64::from(b[0])
 }

@@ -87,7 +87,7 @@ impl Few<'_> {
                     simd::logits(s, part, head.scale, head.softcap);
                 }
                 if has_bias && let Some(bias) = head.masking.bias(head.batch, head.head + r / n) {
-                    add_bias(&bias, self.row0 + i, first, part, 1);
+                    add_bias(s, &bias, self.row0 + i, first, part, 1);
                 }
                 hide(part, seen[i], first, keep);
                 if head.shared_qk
@@ -104,7 +104,7 @@ impl Few<'_> {
                 }
                 let before = maxima[r];
                 if top > before {
-                    alpha[r] = s.reduce_max(s.exp2(s.splat((before - top) * factor)));
+                    alpha[r] = s.reduce_max(s.exp2_scaled(s.splat(before - top), s.splat(factor)));
                     maxima[r] = top;
                 }
                 weights[r] = weights[r] * alpha[r] + simd::exp2_sum(s, x, factor, maxima[r]);

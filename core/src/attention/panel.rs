@@ -20,14 +20,22 @@ pub(super) fn factor(head: &Head<'_>, bias: bool) -> (f32, bool) {
     (if plain { head.scale * core::f32::consts::LOG2_E } else { core::f32::consts::LOG2_E }, plain)
 }
 
+/// Keys whose bias is widened at a time.
+const BIAS: usize = 64;
+
 /// Adds bias row `i`, keys `first..`, to scores that are `stride` apart; stops at the end of `x`.
-pub(super) fn add_bias(bias: &Rows<'_>, i: usize, first: usize, x: &mut [f32], stride: usize) {
-    let n = x.len().div_ceil(stride);
-    let x = x.iter_mut().step_by(stride);
-    if let Some(b) = bias.row_f32(i) {
-        x.zip(&b[first..first + n]).for_each(|(x, b)| *x += b);
-    } else if let Some(b) = bias.row_bits(i) {
-        x.zip(&b[first..first + n]).for_each(|(x, &b)| *x += half::f16::from_bits(b).to_f32());
+#[inline(always)]
+pub(super) fn add_bias<S: Simd>(s: S, bias: &Rows<'_>, i: usize, first: usize, x: &mut [f32], stride: usize) {
+    let mut wide = [0.0; BIAS];
+    for (part, x) in x.chunks_mut(BIAS * stride).enumerate() {
+        let b = &mut wide[..x.len().div_ceil(stride)];
+        rows::widen_part(s, bias, i, first + part * BIAS, b);
+        // Two loops, so that the first is over neighbours.
+        if stride == 1 {
+            x.iter_mut().zip(&*b).for_each(|(x, b)| *x += b);
+        } else {
+            x.iter_mut().step_by(stride).zip(&*b).for_each(|(x, b)| *x += b);
+        }
     }
 }
 
@@ -120,8 +128,10 @@ impl Panel<'_> {
             simd::logits(s, scores, self.head.scale, self.head.softcap);
         }
         if let Some(bias) = &bias {
-            for r in 0..rows {
-                add_bias(bias, self.row + r, self.first + lo, &mut scores[r..], PANEL);
+            for (part, x) in scores.chunks_mut(BIAS * PANEL).enumerate() {
+                for r in 0..rows {
+                    add_bias(s, bias, self.row + r, self.first + lo + part * BIAS, &mut x[r..], PANEL);
+                }
             }
         }
         if !whole {

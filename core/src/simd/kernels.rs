@@ -326,7 +326,7 @@ pub(crate) fn exp2_sum<S: Simd>(s: S, x: &mut [f32], c: f32, m: f32) -> f32 {
     while i + S::LANES <= n {
         // SAFETY: i + LANES <= n.
         unsafe {
-            let e = s.exp2(s.mul(s.sub(s.load(p.add(i)), m), c));
+            let e = s.exp2_scaled(s.sub(s.load(p.add(i)), m), c);
             s.store(p.add(i), e);
             sum = s.add(sum, e);
         }
@@ -335,7 +335,7 @@ pub(crate) fn exp2_sum<S: Simd>(s: S, x: &mut [f32], c: f32, m: f32) -> f32 {
     let mut out = s.reduce_add(sum);
     if i < n {
         // SAFETY: n - i elements are left.
-        unsafe { s.store_partial(p.add(i), n - i, s.exp2(s.mul(s.sub(s.load_partial(p.add(i), n - i), m), c))) };
+        unsafe { s.store_partial(p.add(i), n - i, s.exp2_scaled(s.sub(s.load_partial(p.add(i), n - i), m), c)) };
         for &e in &x[i..] {
             out += e;
         }

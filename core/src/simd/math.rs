@@ -16,6 +16,10 @@ pub(crate) fn exp2_fraction<S: Simd>(s: S, f: S::V) -> S::V {
     s.fma(p, f, s.splat(1.0))
 }
 
+/// As [`EXP2`], on [-0.5, 0.5]: for fractions left by rounding to nearest. 1.1e-7 before rounding.
+#[allow(clippy::approx_constant)] // Fitted: near ln 2, not ln 2.
+pub(crate) const EXP2_NEAR: [f32; 5] = [0.693_147, 0.240_222_42, 0.055_507_336, 0.009_671_513, 0.001_326_472_7];
+
 /// ln 2 in two parts; whole numbers up to 2^14 times the first are exact.
 const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
 
@@ -48,4 +52,44 @@ pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
     let one = s.splat(1.0);
     let large = s.div(s.sub(one, e), s.add(one, e));
     s.copysign(s.select_lt(a, s.splat(0.625), small, large), x)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::simd::{Isa, Simd, Task};
+
+    struct Scaled<'a>(&'a mut [f32], f32);
+
+    impl Task for Scaled<'_> {
+        type Out = ();
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            for x in self.0 {
+                *x = s.reduce_max(s.exp2_scaled(s.splat(*x), s.splat(self.1)));
+            }
+        }
+    }
+
+    #[test]
+    fn powers_of_two_keep_their_bounds() {
+        let steps: i32 = if cfg!(miri) { 300 } else { 300_000 };
+        for isa in Isa::ALL.into_iter().filter(|i| i.available()) {
+            for c in [1.0, 0.18, 1.442_695, 40.0] {
+                for i in 0..=steps {
+                    let x = i as f32 * -126.0 / (steps as f32 * c);
+                    let mut y = [x];
+                    isa.run(Scaled(&mut y, c));
+                    let exponent = f64::from(x) * f64::from(c);
+                    // Half an ulp of the exponent beside the polynomial.
+                    let bound = 4e-7 + exponent.abs() * 6e-8;
+                    let want = libm::exp2(exponent);
+                    let error = (f64::from(y[0]) - want).abs() / want;
+                    assert!(exponent < -125.9 || error <= bound, "{}: 2^{exponent}: {error:e}", isa.name());
+                }
+                let mut edge = [0.0, -126.6 / c, -127.0 / c, -1e4 / c, -1e30, f32::MIN, f32::NEG_INFINITY];
+                isa.run(Scaled(&mut edge, c));
+                assert_eq!(edge, [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], "{}", isa.name());
+            }
+        }
+    }
 }

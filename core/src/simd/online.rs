@@ -115,7 +115,7 @@ fn weights_of<S: Simd, const C: usize>(
             s.store(state.max.as_mut_ptr().add(at), now);
             // A lane that has seen nothing yet is compared with 0, so that -inf minus -inf never happens.
             base[i] = s.select_lt(now, s.splat(f32::MIN), zero, now);
-            alpha[i] = s.exp2(s.mul(s.sub(before, base[i]), factor));
+            alpha[i] = s.exp2_scaled(s.sub(before, base[i]), factor);
             s.store(state.alpha.as_mut_ptr().add(at), alpha[i]);
         }
     }
@@ -126,7 +126,7 @@ fn weights_of<S: Simd, const C: usize>(
             unsafe {
                 let at = p.add(i * S::LANES);
                 // The difference first: it is exact where it matters, however large the scores are.
-                let e = s.exp2(s.mul(s.sub(s.load(at), base[i]), factor));
+                let e = s.exp2_scaled(s.sub(s.load(at), base[i]), factor);
                 s.store(at, e);
                 sum[i] = s.add(sum[i], e);
             }

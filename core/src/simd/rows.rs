@@ -10,10 +10,19 @@ use crate::mem::{Dtype, Rows};
 /// If the row is not there or `out` is shorter than a row.
 #[inline(always)]
 pub(crate) fn widen<S: Simd>(s: S, rows: &Rows<'_>, i: usize, out: &mut [f32]) {
-    let out = &mut out[..rows.cols()];
+    widen_part(s, rows, i, 0, &mut out[..rows.cols()]);
+}
+
+/// Elements `begin..begin + out.len()` of row `i` as f32.
+///
+/// # Panics
+/// If they are not there.
+#[inline(always)]
+pub(crate) fn widen_part<S: Simd>(s: S, rows: &Rows<'_>, i: usize, begin: usize, out: &mut [f32]) {
     if let Some(row) = rows.row_f32(i) {
-        out.copy_from_slice(row);
+        out.copy_from_slice(&row[begin..][..out.len()]);
     } else if let Some(bits) = rows.row_bits(i) {
+        let bits = &bits[begin..][..out.len()];
         match rows.dtype() {
             Dtype::F16 => convert::<F16, S>(s, bits, out),
             _ => convert::<Bf16, S>(s, bits, out),

@@ -188,22 +188,76 @@ unsafe fn pack_values_of<E: Element, S: Simd>(
     out: *mut f32,
 ) {
     let vecs = cols.div_ceil(S::LANES);
-    let whole = cols / S::LANES;
-    for j in 0..n {
-        let mut v = 0;
-        while v < vecs {
-            let c = group::<S>(cols, v);
-            for i in 0..c {
-                let at = (v + i) * S::LANES;
-                // SAFETY: row j has elements at.., a whole vector or what is left; group v starts n * v vectors in.
-                unsafe {
-                    let from = p.add(j * stride + at);
-                    let x = if v + i < whole { E::load(s, from) } else { E::load_partial(s, from, cols - at) };
-                    s.store(out.add((n * v + j * c + i) * S::LANES), x);
+    let mut v = 0;
+    while v < vecs {
+        let c = group::<S>(cols, v);
+        let at = v * S::LANES;
+        // SAFETY: group v has c vectors, the last of which may be partial, and starts n * v vectors in.
+        unsafe {
+            let (from, to) = (p.add(at), out.add(n * at));
+            if at + c * S::LANES > cols {
+                pack_partial::<E, S>(s, from, stride, n, cols - at, to);
+            } else {
+                match (S::WIDE, c) {
+                    (true, 4) => pack_group::<E, S, 4>(s, from, stride, n, to),
+                    (true, 3) => pack_group::<E, S, 3>(s, from, stride, n, to),
+                    (_, 2) => pack_group::<E, S, 2>(s, from, stride, n, to),
+                    _ => pack_group::<E, S, 1>(s, from, stride, n, to),
                 }
             }
-            v += c;
         }
+        v += c;
+    }
+}
+
+/// `C` whole vectors of every row.
+///
+/// # Safety
+/// They are readable at `p + j * stride` for `j < n`, and writable at `out`.
+#[inline(always)]
+unsafe fn pack_group<E: Element, S: Simd, const C: usize>(
+    s: S,
+    mut p: *const E::T,
+    stride: usize,
+    n: usize,
+    mut out: *mut f32,
+) {
+    for _ in 0..n {
+        for c in 0..C {
+            // SAFETY: vector c of a row.
+            unsafe { s.store(out.add(c * S::LANES), E::load(s, p.add(c * S::LANES))) };
+        }
+        p = p.wrapping_add(stride);
+        out = out.wrapping_add(C * S::LANES);
+    }
+}
+
+/// `cols` elements of every row and zeros up to a whole vector.
+///
+/// # Safety
+/// They are readable at `p + j * stride` for `j < n`; as many whole vectors are writable at `out`.
+#[inline(always)]
+unsafe fn pack_partial<E: Element, S: Simd>(
+    s: S,
+    mut p: *const E::T,
+    stride: usize,
+    n: usize,
+    cols: usize,
+    mut out: *mut f32,
+) {
+    for _ in 0..n {
+        let mut at = 0;
+        while at < cols {
+            // SAFETY: a whole vector or what is left of the row.
+            unsafe {
+                let whole = at + S::LANES <= cols;
+                let x = if whole { E::load(s, p.add(at)) } else { E::load_partial(s, p.add(at), cols - at) };
+                s.store(out.add(at), x);
+            }
+            at += S::LANES;
+        }
+        p = p.wrapping_add(stride);
+        out = out.wrapping_add(at);
     }
 }
 

@@ -1,6 +1,6 @@
 //! 256-bit vectors with FMA and F16C.
 
-use crate::simd::vector::Simd;
+use crate::simd::{math, vector::Simd};
 use core::arch::x86_64::*;
 
 /// Proof of AVX2, FMA and F16C.
@@ -144,6 +144,22 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn prefetch(self, p: *const u8) {
         op!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
+    }
+    /// Rounding by adding a large number leaves the exponent in the low bits of the sum, where a shift finds it.
+    #[inline(always)]
+    fn exp2_scaled(self, x: __m256, c: __m256) -> __m256 {
+        op!({
+            // -127 is the exponent that the bits of 0 stand for.
+            let x = _mm256_max_ps(x, _mm256_div_ps(_mm256_set1_ps(-127.0), c));
+            let large = _mm256_set1_ps(12_582_912.0 + 127.0);
+            let t = _mm256_fmadd_ps(x, c, large);
+            let f = _mm256_fmsub_ps(x, c, _mm256_sub_ps(t, large));
+            let [a, b, d, e, g] = math::EXP2_NEAR.map(|k| _mm256_set1_ps(k));
+            let p = _mm256_fmadd_ps(_mm256_fmadd_ps(g, f, e), f, d);
+            let p = _mm256_fmadd_ps(_mm256_fmadd_ps(p, f, b), f, a);
+            let p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0));
+            _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(t))))
+        })
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> __m256 {
