@@ -74,7 +74,7 @@ mod tests {
     fn powers_of_two_keep_their_bounds() {
         let steps: i32 = if cfg!(miri) { 300 } else { 300_000 };
         for isa in Isa::ALL.into_iter().filter(|i| i.available()) {
-            for c in [1.0, 0.18, 1.442_695, 40.0] {
+            for c in [1.0, 0.18, core::f32::consts::LOG2_E, 40.0] {
                 for i in 0..=steps {
                     let x = i as f32 * -126.0 / (steps as f32 * c);
                     let mut y = [x];
