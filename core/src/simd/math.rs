@@ -17,6 +17,7 @@ pub(crate) fn exp2_fraction<S: Simd>(s: S, f: S::V) -> S::V {
 }
 
 /// As [`EXP2`], on [-0.5, 0.5]: for fractions left by rounding to nearest. 1.1e-7 before rounding.
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::approx_constant)] // Fitted: near ln 2, not ln 2.
 pub(crate) const EXP2_NEAR: [f32; 5] = [0.693_147, 0.240_222_42, 0.055_507_336, 0.009_671_513, 0.001_326_472_7];
 
