@@ -4,7 +4,7 @@
 //! converted block by block; values are repacked block by block, so that a tile streams over aligned memory. Blocks of keys start at multiples of a size that depends on the dimensions only,
 //! so a row's bits depend neither on its neighbours nor on threads.
 
-use super::few::{self, FEW, Few, MOST};
+use super::few::{self, FEW, MOST};
 use super::fixed::FixedWork;
 use super::mask::{Masking, Visible};
 use super::panel::{Ahead, Panel, SELF, add_bias, factor};
@@ -197,50 +197,50 @@ pub fn attend(
 ) -> u64 {
     assert!(begin <= head.q.rows() && n <= head.q.rows() - begin && n <= out.rows() && out.cols() == head.v.cols());
     work.check(head, n);
-    isa.run(Attend { head, begin, n, out, lse, work })
+    let mut pairs = 0;
+    let mut lse = lse;
+    let mut done = 0;
+    while done < n {
+        let rows = (n - done).min(ROW_BLOCK);
+        pairs += look(head, begin + done, rows, work);
+        if rows > FEW {
+            work.clear(rows.next_multiple_of(PANEL));
+            isa.run(Many { head, row0: begin + done, rows, out, at: done, lse: lse.as_deref_mut(), work });
+        } else {
+            few::attend(isa, head, begin + done, rows, out, done, lse.as_deref_mut(), work);
+        }
+        done += rows;
+    }
+    pairs
 }
 
-struct Attend<'a, 'b> {
+/// Rows `row0..row0 + rows` of the head into rows `at..` of the outputs, by panels of transposed queries.
+struct Many<'a, 'b> {
     head: &'a Head<'a>,
-    begin: usize,
-    n: usize,
+    row0: usize,
+    rows: usize,
     out: &'a mut RowsMut<'b>,
+    at: usize,
     lse: Option<&'a mut [f32]>,
     work: &'a mut Work,
 }
 
-impl Task for Attend<'_, '_> {
-    type Out = u64;
+impl Task for Many<'_, '_> {
+    type Out = ();
+    const DOT16: bool = true;
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) -> u64 {
-        let mut pairs = 0;
-        let mut done = 0;
-        while done < self.n {
-            let rows = (self.n - done).min(ROW_BLOCK);
-            pairs += look(self.head, self.begin + done, rows, self.work);
-            if rows > FEW {
-                self.work.clear(rows.next_multiple_of(PANEL));
-                self.many(s, done, rows);
-            } else {
-                self.work.clear(rows);
-                let row0 = self.begin + done;
-                few::load(s, &self.head.q, row0, rows, 0, self.work);
-                Few { head: self.head, heads: 1, row0, n: rows }.run(s, self.work);
-            }
-            self.finish(s, done, rows);
-            done += rows;
-        }
-        pairs
+    fn run<S: Simd>(mut self, s: S) {
+        self.sum(s);
+        self.finish(s);
     }
 }
 
-impl Attend<'_, '_> {
-    /// Rows by panels of transposed queries.
+impl Many<'_, '_> {
+    /// Sums, maxima and weights of the rows into the work memory.
     #[inline(always)]
-    fn many<S: Simd>(&mut self, s: S, done: usize, rows: usize) {
-        let head = self.head;
-        let row0 = self.begin + done;
+    fn sum<S: Simd>(&mut self, s: S) {
+        let Many { head, row0, rows, .. } = *self;
         pack(s, head, row0, rows, self.work);
         let Work { sizes, q, k, v, scores, sums, state, seen, spans, fixed, .. } = &mut *self.work;
         if let Some(fixed) = fixed {
@@ -299,15 +299,15 @@ impl Attend<'_, '_> {
         }
     }
 
-    /// Divides by the sums of the weights and stores the chunk.
+    /// Divides by the sums of the weights and stores the rows.
     #[inline(always)]
-    fn finish<S: Simd>(&mut self, s: S, done: usize, rows: usize) {
+    fn finish<S: Simd>(&mut self, s: S) {
         let dim_v = self.head.v.cols();
-        for r in 0..rows {
-            let x = finish_row(s, self.head, self.begin + done + r, r, self.work, self.lse.is_some());
-            self.out.write(done + r, self.work.sum(r, dim_v));
+        for r in 0..self.rows {
+            let x = finish_row(s, self.head, self.row0 + r, r, self.work, self.lse.is_some());
+            self.out.write(self.at + r, self.work.sum(r, dim_v));
             if let Some(lse) = &mut self.lse {
-                lse[done + r] = x;
+                lse[self.at + r] = x;
             }
         }
     }

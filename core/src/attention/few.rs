@@ -36,18 +36,70 @@ pub(super) fn scores(sizes: &Sizes) -> usize {
 }
 
 /// Rows `row0..row0 + n` of `heads` consecutive query heads, the first of which is `head`.
-pub(super) struct Few<'a> {
-    pub(super) head: &'a Head<'a>,
-    pub(super) heads: usize,
-    pub(super) row0: usize,
-    pub(super) n: usize,
+struct Few<'a> {
+    head: &'a Head<'a>,
+    heads: usize,
+    row0: usize,
+    n: usize,
+}
+
+/// Sums, maxima and weights of all rows into the work memory, row `i` of head `h` at `h * n + i`. The queries, what every
+/// row sees and the initial state are there already. A task of its own, compiled once for all callers.
+struct Sum<'a> {
+    few: Few<'a>,
+    work: &'a mut Work,
+}
+
+impl Task for Sum<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.few.run(s, self.work);
+    }
+}
+
+/// Rows `row0..row0 + n` of a head as f32 into the work memory, from row `at` on.
+struct Load<'a> {
+    q: &'a Rows<'a>,
+    row0: usize,
+    n: usize,
+    at: usize,
+    work: &'a mut Work,
+}
+
+impl Task for Load<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for i in 0..self.n {
+            rows::widen(s, self.q, self.row0 + i, &mut self.work.q[(self.at + i) * self.work.sizes.dim_k..]);
+        }
+    }
+}
+
+/// Divides the sums of row `r` of the work memory, query `i` of the head; the log-sum-exp if somebody wants it.
+struct Finish<'a> {
+    head: &'a Head<'a>,
+    i: usize,
+    r: usize,
+    work: &'a mut Work,
+    lse: bool,
+}
+
+impl Task for Finish<'_> {
+    type Out = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> f32 {
+        finish_row(s, self.head, self.i, self.r, self.work, self.lse)
+    }
 }
 
 impl Few<'_> {
-    /// Sums, maxima and weights of all rows into the work memory, row `i` of head `h` at `h * n + i`. The queries, what
-    /// every row sees and the initial state are there already.
     #[inline(always)]
-    pub(super) fn run<S: Simd>(&self, s: S, work: &mut Work) {
+    fn run<S: Simd>(&self, s: S, work: &mut Work) {
         let (head, n, rows) = (self.head, self.n, self.heads * self.n);
         assert!(rows <= MOST && n > 0);
         let keep = head.masking.keep(head.batch);
@@ -147,56 +199,62 @@ pub(super) fn attend_group(
 ) -> u64 {
     assert!(!head.shared_qk && head.q.rows() <= FEW && heads * head.q.rows() <= MOST);
     work.check(head, head.q.rows());
-    isa.run(Grouped { head, heads, q, out, lse, work })
-}
-
-struct Grouped<'a> {
-    head: &'a Head<'a>,
-    heads: usize,
-    q: &'a Tensor<'a>,
-    out: &'a TensorMut<'a>,
-    lse: Option<&'a TensorMut<'a>>,
-    work: &'a mut Work,
-}
-
-impl Task for Grouped<'_> {
-    type Out = u64;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> u64 {
-        let Grouped { head, heads, q, out, lse, work } = self;
-        let n = head.q.rows();
-        if n == 0 {
-            return 0;
-        }
-        let pairs = look(head, 0, n, work) * heads as u64;
-        let each = |h: usize| Head { head: head.head + h, q: q.head(head.batch, head.head + h), ..*head };
-        for h in 0..heads {
-            load(s, &each(h).q, 0, n, h * n, work);
-        }
-        work.clear(heads * n);
-        Few { head, heads, row0: 0, n }.run(s, work);
-        for h in 0..heads {
-            let each = each(h);
-            let mut to: RowsMut<'_> = out.rows(head.batch, each.head, 0, n);
-            let mut lse = lse.map(|t| t.rows(head.batch, each.head, 0, n));
-            let mut lse = lse.as_mut().and_then(|r| r.as_slice());
-            for i in 0..n {
-                let x = finish_row(s, &each, i, h * n + i, work, lse.is_some());
-                to.write(i, work.sum(h * n + i, head.v.cols()));
-                if let Some(lse) = &mut lse {
-                    lse[i] = x;
-                }
-            }
-        }
-        pairs
+    let n = head.q.rows();
+    if n == 0 {
+        return 0;
     }
+    let pairs = look(head, 0, n, work) * heads as u64;
+    let each = |h: usize| Head { head: head.head + h, q: q.head(head.batch, head.head + h), ..*head };
+    for h in 0..heads {
+        isa.run(Load { q: &each(h).q, row0: 0, n, at: h * n, work });
+    }
+    work.clear(heads * n);
+    isa.run(Sum { few: Few { head, heads, row0: 0, n }, work });
+    for h in 0..heads {
+        let each = each(h);
+        let mut to = out.rows(head.batch, each.head, 0, n);
+        let mut lse = lse.map(|t| t.rows(head.batch, each.head, 0, n));
+        let lse = lse.as_mut().and_then(|r| r.as_slice());
+        finish(isa, &each, 0, n, h * n, &mut to, 0, lse, work);
+    }
+    pairs
 }
 
-/// Queries `begin..begin + n` as f32 into the work memory, from row `at` on.
-#[inline(always)]
-pub(super) fn load<S: Simd>(s: S, q: &Rows<'_>, begin: usize, n: usize, at: usize, work: &mut Work) {
+/// Rows `row0..row0 + n` of one head, at most [`FEW`], into rows `at..` of `out` and `lse`; what they see is noted in the
+/// work memory already.
+pub(super) fn attend(
+    isa: Isa,
+    head: &Head<'_>,
+    row0: usize,
+    n: usize,
+    out: &mut RowsMut<'_>,
+    at: usize,
+    lse: Option<&mut [f32]>,
+    work: &mut Work,
+) {
+    isa.run(Load { q: &head.q, row0, n, at: 0, work });
+    work.clear(n);
+    isa.run(Sum { few: Few { head, heads: 1, row0, n }, work });
+    finish(isa, head, row0, n, 0, out, at, lse, work);
+}
+
+/// Stores `n` rows: query `row0 + i` of the head, row `r + i` of the work memory, row `at + i` of the outputs.
+fn finish(
+    isa: Isa,
+    head: &Head<'_>,
+    row0: usize,
+    n: usize,
+    r: usize,
+    out: &mut RowsMut<'_>,
+    at: usize,
+    mut lse: Option<&mut [f32]>,
+    work: &mut Work,
+) {
     for i in 0..n {
-        rows::widen(s, q, begin + i, &mut work.q[(at + i) * work.sizes.dim_k..]);
+        let x = isa.run(Finish { head, i: row0 + i, r: r + i, work, lse: lse.is_some() });
+        out.write(at + i, work.sum(r + i, head.v.cols()));
+        if let Some(lse) = &mut lse {
+            lse[at + i] = x;
+        }
     }
 }

@@ -172,7 +172,7 @@ impl Panel<'_> {
                 let sums = &mut self.sums[r * self.stride..];
                 let keys = span.end - span.begin;
                 let values = Values { data: self.values, count: self.count, cols: self.dim_v };
-                tile::accumulate(s, p, values, span.begin, keys, m, &alpha[r..], sums, self.stride);
+                tile::accumulate(s, p, values, span.begin, keys, &alpha[r..], sums, self.stride);
             }
             r += m;
         }

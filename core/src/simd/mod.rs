@@ -44,6 +44,8 @@ pub enum Isa {
 pub(crate) trait Task {
     /// Result.
     type Out;
+    /// Whether it uses [`Simd::dot16`]: only such work is compiled once more for VNNI.
+    const DOT16: bool = false;
     /// Does the work.
     fn run<S: Simd>(self, s: S) -> Self::Out;
 }
@@ -169,10 +171,10 @@ impl Isa {
         match self {
             // SAFETY: available.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni => unsafe { run_avx512_vnni(task) },
+            Isa::Avx512Vnni if T::DOT16 => unsafe { run_avx512_vnni(task) },
             // SAFETY: available.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { run_avx512(task) },
+            Isa::Avx512 | Isa::Avx512Vnni => unsafe { run_avx512(task) },
             // SAFETY: available.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { run_avx2(task) },

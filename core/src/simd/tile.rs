@@ -261,10 +261,10 @@ unsafe fn pack_partial<E: Element, S: Simd>(
     }
 }
 
-/// `out[r] = out[r] * alpha[r] + sum_j p[j * PANEL + r] * values[lo + j]` for `rows <= ROWS` query rows and `n` values.
+/// `out[r] = out[r] * alpha[r] + sum_j p[j * PANEL + r] * values[lo + j]` for [`ROWS`] query rows and `n` values.
 ///
-/// `out` rows are `stride` apart; as many whole vectors as cover the columns are written. Up to [`ROWS`] rows of `out` are
-/// touched.
+/// `out` rows are `stride` apart; as many whole vectors as cover the columns are written. Rows that nobody asked for are
+/// computed from whatever their weights hold: one shape of tile keeps the code small.
 #[inline(always)]
 pub(crate) fn accumulate<S: Simd>(
     s: S,
@@ -272,7 +272,6 @@ pub(crate) fn accumulate<S: Simd>(
     values: Values<'_>,
     lo: usize,
     n: usize,
-    rows: usize,
     alpha: &[f32],
     out: &mut [f32],
     stride: usize,
@@ -284,7 +283,7 @@ pub(crate) fn accumulate<S: Simd>(
         return;
     }
     assert!(p.len() >= (n - 1) * PANEL + ROWS && out.len() >= (ROWS - 1) * stride + wide);
-    assert!(alpha.len() >= ROWS && rows <= ROWS);
+    assert!(alpha.len() >= ROWS);
     let vecs = wide / S::LANES;
     let mut v = 0;
     while v < vecs {
@@ -300,10 +299,10 @@ pub(crate) fn accumulate<S: Simd>(
                 stride,
             };
             match (S::WIDE, c) {
-                (true, 4) => w.rows::<S, 4>(s, rows),
-                (true, 3) => w.rows::<S, 3>(s, rows),
-                (_, 2) => w.rows::<S, 2>(s, rows),
-                _ => w.rows::<S, 1>(s, rows),
+                (true, 4) => w.run::<S, ROWS, 4>(s),
+                (true, 3) => w.run::<S, ROWS, 3>(s),
+                (_, 2) => w.run::<S, ROWS, 2>(s),
+                _ => w.run::<S, ROWS, 1>(s),
             }
         }
         v += c;
@@ -320,21 +319,6 @@ struct Weighted {
 }
 
 impl Weighted {
-    /// # Safety
-    /// As [`Weighted::run`], for [`ROWS`] rows.
-    #[inline(always)]
-    unsafe fn rows<S: Simd, const C: usize>(self, s: S, rows: usize) {
-        // SAFETY: passed on.
-        unsafe {
-            match rows {
-                1 => self.run::<S, 1, C>(s),
-                2 => self.run::<S, 2, C>(s),
-                3 | 4 => self.run::<S, 4, C>(s),
-                _ => self.run::<S, ROWS, C>(s),
-            }
-        }
-    }
-
     /// `R` rows x `C` vectors of values.
     ///
     /// # Safety
