@@ -98,6 +98,8 @@ class Kernels:
         """Name, element type of keys and values, bytes beside the inputs, maker."""
         n = len(q)
         make = [(f"iceformer {s}", s, 0, self.attention(q, k, v, s, causal)) for s in ("f32", "f16")]
+        # The option for scores in 16-bit fixed point; the same as f16 where the processor has no use for it.
+        make.append(("iceformer f16 fixed", "f16", 0, self.attention(q, k, v, "f16", causal, fixed=True)))
         if self.torch:
             for s, kind in (("f32", "float32"), ("bf16", "bfloat16")):
                 make.append((f"PyTorch {s}", s, 0, lambda kind=kind: peers.Torch(self.torch, q[None], k, v, kind, causal)))
@@ -110,9 +112,9 @@ class Kernels:
             make.append(("ONNX Runtime f32", "f32", (8 if causal else 4) * n * n, onnx))
         return self.choose(make)
 
-    def attention(self, q, k, v, storage, causal):
+    def attention(self, q, k, v, storage, causal, fixed=False):
         kind = np.float16 if storage == "f16" else np.float32
-        return lambda: ours.Attention(self.library, q, *cast(kind, k, v), causal)
+        return lambda: ours.Attention(self.library, q, *cast(kind, k, v), causal, fixed)
 
     def decode(self, q, k, v):
         """As `prefill`, for one row of each of four query heads; names without "x 4" use the first."""

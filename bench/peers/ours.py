@@ -10,6 +10,7 @@ from data import aligned
 
 ROOT = Path(__file__).resolve().parents[2]
 EXACT = 1
+FIXED_SCORES = 16
 CAUSAL = 1
 DTYPES = {"float32": 0, "float16": 1}
 
@@ -146,7 +147,7 @@ class Library:
 class Attention:
     """One head by `ice_attention`, exact, one thread, with work memory of the caller."""
 
-    def __init__(self, library, q, k, v, causal):
+    def __init__(self, library, q, k, v, causal, fixed=False):
         lib = library.lib
         self.library, self.keep = library, (q, k, v)
         self.out = aligned(np.zeros((len(q), v.shape[1])))
@@ -155,6 +156,7 @@ class Attention:
         d.dim_k, d.dim_v, d.rows_q, d.rows_kv = k.shape[1], v.shape[1], len(q), len(k)
         d.q, d.k, d.v, d.out = tensor(q), tensor(k), tensor(v), tensor(self.out)
         d.options.mode = EXACT
+        d.options.flags = FIXED_SCORES if fixed else 0
         if causal:
             d.mask.kind, d.mask.q_pos0 = CAUSAL, len(k) - len(q)
         need, align = c.c_size_t(), c.c_size_t()

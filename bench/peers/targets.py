@@ -27,6 +27,11 @@ def listed(result):
     for name, with_causal, without in (("ggml f32", 2.7, 2.2), ("ggml f16", 2.7, 2.2), ("ONNX Runtime f32", 4, 1.05)):
         yield f"{name} over ours, causal", prefill(result, name, time, causal=True), with_causal
         yield f"{name} over ours, all keys", prefill(result, name, time, causal=False), without
+    for causal, least in ((True, 2.7), (False, 2.2)):
+        over = prefill(result, "iceformer f16 fixed", time, causal=causal)
+        gg = prefill(result, "ggml f16", time, causal=causal)
+        both = [(g / f, where) for (g, where), (f, _) in zip(gg, over)]
+        yield f"ggml f16 over ours in fixed point, {'causal' if causal else 'all keys'}", both, least
     yield "decode f16, share of reading, n from 64k", decode(result, "iceformer f16", "share_of_read", 65536), 0.9
     for s in ("f16", "f32"):
         yield f"decode, ggml {s} over ours", decode(result, f"ggml {s}", time), 1.0
