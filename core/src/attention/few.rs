@@ -19,8 +19,11 @@ pub(super) const MOST: usize = 32;
 /// Keys of a block. Larger ones measure no better; smaller ones load and store the sums too often.
 const BLOCK: usize = 128;
 
-/// Bytes of keys and values from which it pays to ask for them ahead of time: what caches hold is slower for it.
+/// Bytes of keys and values from which memory, not arithmetic, decides: caches do not hold them.
 const FAR: usize = 16 << 20;
+
+/// Keys of a block then: short ones keep keys and values two steady streams, which the machine fetches ahead by itself.
+const FAR_BLOCK: usize = 32;
 
 /// Vectors start at multiples of this in a block of scores, whatever the instruction set.
 const ALIGN: usize = 16;
@@ -113,7 +116,7 @@ impl Few<'_> {
         let total = head.v.rows();
         let bytes = |r: &Rows<'_>| r.rows().saturating_mul(r.cols() * r.dtype().size());
         let far = bytes(&source).saturating_add(bytes(&head.v)) >= FAR;
-        let none = source.slice(0, 0);
+        let block = if far { block.min(FAR_BLOCK) } else { block };
         let mut begin = 0;
         while begin < total {
             let end = (begin + block).min(total);
@@ -125,7 +128,7 @@ impl Few<'_> {
             let (first, m) = (begin + lo, hi - lo);
             let keys = if head.shared_qk { block_of_keys(s, head, first, m, sizes, k) } else { source.slice(first, m) };
             let values = head.v.slice(first, m);
-            few::dots(s, &keys, q, rows, &mut scores[lo..], stride, if far { &values } else { &none });
+            few::dots(s, &keys, q, rows, &mut scores[lo..], stride, far);
             let mut alpha = [1.0; MOST];
             // Whole vectors, counted from the block's start.
             let (a, b) = (lo & !(ALIGN - 1), hi.next_multiple_of(ALIGN));
@@ -161,9 +164,8 @@ impl Few<'_> {
                 }
                 weights[r] = weights[r] * alpha[r] + simd::exp2_sum(s, x, factor, maxima[r]);
             }
-            let ahead = if far && !head.shared_qk { source.slice(end, block.min(total - end)) } else { none };
             let w = Weights { p: &scores[lo..], stride, alpha: &alpha };
-            few::accumulate(s, &values, &w, rows, sums, sizes.value_stride, &ahead);
+            few::accumulate(s, &values, &w, rows, sums, sizes.value_stride);
             begin = end;
         }
     }

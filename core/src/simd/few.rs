@@ -21,41 +21,20 @@ macro_rules! by_type {
     };
 }
 
-/// Asks for row `i`, if there is one.
-#[inline(always)]
-fn prefetch<S: Simd>(s: S, rows: &Rows<'_>, i: usize) {
-    if i < rows.rows() {
-        let p = rows.as_ptr().wrapping_add(i * rows.stride());
-        let mut b = 0;
-        while b < rows.cols() * rows.dtype().size() {
-            s.prefetch(p.wrapping_add(b));
-            b += 64;
-        }
-    }
-}
-
-/// `out[r * stride + j] = <keys[j], q[r * keys.cols()..]>` for `rows` query rows and all keys. Rows of `ahead` are asked
-/// for along the way.
+/// `out[r * stride + j] = <keys[j], q[r * keys.cols()..]>` for `rows` query rows and all keys. With `far`, every key is
+/// read from end to end before the next, which is what memory is fastest at; without, several at once, which computes faster.
 ///
 /// # Panics
 /// If `q` or `out` is too short: every row of `out` holds [`STEP`]` - 1` numbers more than there are keys.
 #[inline(always)]
-pub(crate) fn dots<S: Simd>(
-    s: S,
-    keys: &Rows<'_>,
-    q: &[f32],
-    rows: usize,
-    out: &mut [f32],
-    stride: usize,
-    ahead: &Rows<'_>,
-) {
+pub(crate) fn dots<S: Simd>(s: S, keys: &Rows<'_>, q: &[f32], rows: usize, out: &mut [f32], stride: usize, far: bool) {
     let (n, dim) = (keys.rows(), keys.cols());
     if n == 0 || rows == 0 {
         return;
     }
     assert!(q.len() >= rows * dim && stride >= n + STEP - 1 && out.len() >= (rows - 1) * stride + n + STEP - 1);
     // SAFETY: the lengths were checked; a view's rows are readable.
-    unsafe { by_type!(keys, dots_of(s, keys, q.as_ptr(), rows, out.as_mut_ptr(), stride, ahead)) }
+    unsafe { by_type!(keys, dots_of(s, keys, q.as_ptr(), rows, out.as_mut_ptr(), stride, far)) }
 }
 
 /// # Safety
@@ -68,7 +47,7 @@ unsafe fn dots_of<E: Element, S: Simd>(
     rows: usize,
     out: *mut f32,
     stride: usize,
-    ahead: &Rows<'_>,
+    far: bool,
 ) {
     let (n, dim) = (keys.rows(), keys.cols());
     let (p, pitch) = (keys.as_ptr().cast::<E::T>(), keys.stride() / keys.dtype().size());
@@ -78,7 +57,6 @@ unsafe fn dots_of<E: Element, S: Simd>(
         for i in 0..STEP {
             // A step past the end repeats the last key.
             at[i] = p.wrapping_add((j + i).min(n - 1) * pitch);
-            prefetch(s, ahead, j + i);
         }
         let [a, b, c, d, e, f, g, h] = at;
         let mut r = 0;
@@ -88,15 +66,15 @@ unsafe fn dots_of<E: Element, S: Simd>(
                 let (x, y) = (q.add(r * dim), out.add(r * stride + j));
                 let left = rows - r;
                 if S::WIDE && left >= 4 {
-                    tile::<E, S, 4, 4>(s, [a, b, c, d], x, dim, y, stride);
-                    tile::<E, S, 4, 4>(s, [e, f, g, h], x, dim, y.add(4), stride);
+                    tile::<E, S, 4, 4>(s, [a, b, c, d], x, dim, y, stride, far);
+                    tile::<E, S, 4, 4>(s, [e, f, g, h], x, dim, y.add(4), stride, far);
                     r += 4;
                 } else if left >= 2 {
-                    tile::<E, S, 2, 4>(s, [a, b, c, d], x, dim, y, stride);
-                    tile::<E, S, 2, 4>(s, [e, f, g, h], x, dim, y.add(4), stride);
+                    tile::<E, S, 2, 4>(s, [a, b, c, d], x, dim, y, stride, far);
+                    tile::<E, S, 2, 4>(s, [e, f, g, h], x, dim, y.add(4), stride, far);
                     r += 2;
                 } else {
-                    tile::<E, S, 1, 8>(s, at, x, dim, y, stride);
+                    tile::<E, S, 1, 8>(s, at, x, dim, y, stride, far);
                     r += 1;
                 }
             }
@@ -117,10 +95,28 @@ unsafe fn tile<E: Element, S: Simd, const R: usize, const K: usize>(
     dim: usize,
     out: *mut f32,
     stride: usize,
+    far: bool,
 ) {
     let mut acc = [[s.splat(0.0); K]; R];
+    let whole = dim / S::LANES * S::LANES;
     let mut i = 0;
-    while i + S::LANES <= dim {
+    // Narrow elements for several rows compute for longer than they take to arrive.
+    if far && (R == 1 || size_of::<E::T>() == 4) {
+        // The same sums, key after key.
+        for k in 0..K {
+            i = 0;
+            while i < whole {
+                // SAFETY: i + LANES <= dim.
+                let y = unsafe { E::load(s, keys[k].add(i)) };
+                for r in 0..R {
+                    // SAFETY: as above.
+                    acc[r][k] = s.fma(y, unsafe { s.load(q.add(r * dim + i)) }, acc[r][k]);
+                }
+                i += S::LANES;
+            }
+        }
+    }
+    while i < whole {
         let mut x = [s.splat(0.0); R];
         for r in 0..R {
             // SAFETY: i + LANES <= dim.
@@ -169,8 +165,7 @@ pub(crate) struct Weights<'a> {
     pub(crate) alpha: &'a [f32],
 }
 
-/// `acc[r] = acc[r] * alpha[r] + sum_j p[r][j] values[j]`; rows of `acc` are `stride` apart. Rows of `ahead` are asked
-/// for along the way.
+/// `acc[r] = acc[r] * alpha[r] + sum_j p[r][j] values[j]`; rows of `acc` are `stride` apart.
 ///
 /// # Panics
 /// If a slice is too short.
@@ -182,7 +177,6 @@ pub(crate) fn accumulate<S: Simd>(
     rows: usize,
     acc: &mut [f32],
     stride: usize,
-    ahead: &Rows<'_>,
 ) {
     let (n, cols) = (values.rows(), values.cols());
     if n == 0 || rows == 0 {
@@ -191,7 +185,7 @@ pub(crate) fn accumulate<S: Simd>(
     assert!(weights.stride >= n && weights.p.len() >= (rows - 1) * weights.stride + n && weights.alpha.len() >= rows);
     assert!(stride >= cols && acc.len() >= (rows - 1) * stride + cols);
     // SAFETY: the lengths were checked; a view's rows are readable.
-    unsafe { by_type!(values, accumulate_of(s, values, weights, rows, acc.as_mut_ptr(), stride, ahead)) }
+    unsafe { by_type!(values, accumulate_of(s, values, weights, rows, acc.as_mut_ptr(), stride)) }
 }
 
 /// # Safety
@@ -204,14 +198,10 @@ unsafe fn accumulate_of<E: Element, S: Simd>(
     rows: usize,
     acc: *mut f32,
     stride: usize,
-    ahead: &Rows<'_>,
 ) {
-    let none = ahead.slice(0, 0);
     let mut r = 0;
     while r < rows {
         let left = rows - r;
-        // Once is enough.
-        let ahead = if r == 0 { ahead } else { &none };
         let part = Columns {
             values: values.as_ptr().cast::<E::T>(),
             pitch: values.stride() / values.dtype().size(),
@@ -227,20 +217,20 @@ unsafe fn accumulate_of<E: Element, S: Simd>(
         unsafe {
             if left >= 4 {
                 if S::WIDE {
-                    part.run::<E, S, 4, 4>(s, ahead)
+                    part.run::<E, S, 4, 4>(s)
                 } else {
-                    part.run::<E, S, 4, 2>(s, ahead)
+                    part.run::<E, S, 4, 2>(s)
                 }
                 r += 4;
             } else if left >= 2 {
                 if S::WIDE {
-                    part.run::<E, S, 2, 8>(s, ahead)
+                    part.run::<E, S, 2, 8>(s)
                 } else {
-                    part.run::<E, S, 2, 4>(s, ahead)
+                    part.run::<E, S, 2, 4>(s)
                 }
                 r += 2;
             } else {
-                part.run::<E, S, 1, 8>(s, ahead);
+                part.run::<E, S, 1, 8>(s);
                 r += 1;
             }
         }
@@ -265,26 +255,25 @@ impl<T: Copy> Columns<T> {
     /// # Safety
     /// `R` rows of weights, factors and sums, and the values, are there.
     #[inline(always)]
-    unsafe fn run<E: Element<T = T>, S: Simd, const R: usize, const C: usize>(&self, s: S, ahead: &Rows<'_>) {
-        let none = ahead.slice(0, 0);
+    unsafe fn run<E: Element<T = T>, S: Simd, const R: usize, const C: usize>(&self, s: S) {
         let mut i = 0;
         // SAFETY: the columns of each call are left in every row.
         unsafe {
             while i + C * S::LANES <= self.cols {
-                self.columns::<E, S, R, C>(s, i, if i == 0 { ahead } else { &none });
+                self.columns::<E, S, R, C>(s, i);
                 i += C * S::LANES;
             }
             // What is left of wide rows in halves: a single accumulator would wait for its own latency.
             if C > 4 && i + 4 * S::LANES <= self.cols {
-                self.columns::<E, S, R, 4>(s, i, if i == 0 { ahead } else { &none });
+                self.columns::<E, S, R, 4>(s, i);
                 i += 4 * S::LANES;
             }
             if C > 2 && i + 2 * S::LANES <= self.cols {
-                self.columns::<E, S, R, 2>(s, i, if i == 0 { ahead } else { &none });
+                self.columns::<E, S, R, 2>(s, i);
                 i += 2 * S::LANES;
             }
             while i + S::LANES <= self.cols {
-                self.columns::<E, S, R, 1>(s, i, if i == 0 { ahead } else { &none });
+                self.columns::<E, S, R, 1>(s, i);
                 i += S::LANES;
             }
             if i < self.cols {
@@ -296,38 +285,23 @@ impl<T: Copy> Columns<T> {
     /// # Safety
     /// As [`Columns::run`]; `C` vectors are left from column `i` on.
     #[inline(always)]
-    unsafe fn columns<E: Element<T = T>, S: Simd, const R: usize, const C: usize>(
-        &self,
-        s: S,
-        i: usize,
-        ahead: &Rows<'_>,
-    ) {
+    unsafe fn columns<E: Element<T = T>, S: Simd, const R: usize, const C: usize>(&self, s: S, i: usize) {
         let mut sum = [[s.splat(0.0); C]; R];
         let mut v = self.values.wrapping_add(i);
-        let mut j = 0;
-        while j < self.n {
-            let end = (j + STEP).min(self.n);
-            if ahead.rows() > 0 {
-                for k in j..j + STEP {
-                    prefetch(s, ahead, k);
-                }
+        for j in 0..self.n {
+            let mut x = [s.splat(0.0); C];
+            for c in 0..C {
+                // SAFETY: vector c of row j.
+                x[c] = unsafe { E::load(s, v.add(c * S::LANES)) };
             }
-            while j < end {
-                let mut x = [s.splat(0.0); C];
+            for r in 0..R {
+                // SAFETY: j < n.
+                let w = s.splat(unsafe { *self.p.add(r * self.p_stride + j) });
                 for c in 0..C {
-                    // SAFETY: vector c of row j.
-                    x[c] = unsafe { E::load(s, v.add(c * S::LANES)) };
+                    sum[r][c] = s.fma(w, x[c], sum[r][c]);
                 }
-                for r in 0..R {
-                    // SAFETY: j < n.
-                    let w = s.splat(unsafe { *self.p.add(r * self.p_stride + j) });
-                    for c in 0..C {
-                        sum[r][c] = s.fma(w, x[c], sum[r][c]);
-                    }
-                }
-                v = v.wrapping_add(self.pitch);
-                j += 1;
             }
+            v = v.wrapping_add(self.pitch);
         }
         for r in 0..R {
             // SAFETY: row r has these columns.
