@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 mod common;
 
-use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend, plan, plan_fixed_scores};
+use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend, attend_rows, plan, plan_fixed_scores};
 use iceformer_core::attention::merge;
 use iceformer_core::attention::{Mask, Masking};
 use iceformer_core::mem::{Dtype, Memory, Plan, Rows, RowsMut, Tensor};
@@ -500,4 +500,34 @@ fn halves_merge_to_the_whole() {
     assert_eq!(out, [4.0, 5.0]);
     assert!(merge(&mut out, &mut lse, &[0.0; 3], &[0.0], 2).is_err());
     assert!(merge(&mut out, &mut lse, &[0.0; 2], &[0.0; 2], 2).is_err());
+}
+
+#[test]
+fn scattered_rows_are_the_same_rows() {
+    let mut rng = Rng(91);
+    let (d, rows, keys) = (40, 300, 330);
+    let (q, k, v) = (rng.vec(rows * d), rng.vec(keys * d), rng.vec(keys * d));
+    let bias = rng.vec(rows * keys);
+    let bias = Tensor::new(&bias, [1, 1, rows, keys]).unwrap();
+    for mask in [Mask::None, Mask::Causal { q_pos0: 30 }, Mask::Additive(bias)] {
+        let m = masking(mask, 0, 0, rows, keys);
+        let views = [Rows::new(&q, d), Rows::new(&k, d), Rows::new(&v, d)].map(Result::unwrap);
+        let head = head(views[0], views[1], views[2], &m);
+        for isa in isas() {
+            let (all, all_lse, _) = run(isa, &head);
+            // More than a row block, in no order, with repetitions; and a few.
+            for n in [250, 70, 5] {
+                let list: Vec<u32> = (0..n).map(|_| (rng.next() % rows as u64) as u32).collect();
+                let memory = common::memory(0);
+                let mut work = Work::new_in(&memory, d, d, n).unwrap();
+                let (mut out, mut lse) = (vec![f32::NAN; n * d], vec![f32::NAN; n]);
+                attend_rows(isa, &head, &list, &mut RowsMut::new(&mut out, d).unwrap(), Some(&mut lse), &mut work);
+                for (i, &row) in list.iter().enumerate() {
+                    let row = row as usize;
+                    assert_eq!(out[i * d..][..d], all[row * d..][..d], "{}: row {row}", isa.name());
+                    assert_eq!(lse[i], all_lse[row]);
+                }
+            }
+        }
+    }
 }

@@ -195,29 +195,88 @@ pub fn attend(
     lse: Option<&mut [f32]>,
     work: &mut Work,
 ) -> u64 {
-    assert!(begin <= head.q.rows() && n <= head.q.rows() - begin && n <= out.rows() && out.cols() == head.v.cols());
+    assert!(begin <= head.q.rows() && n <= head.q.rows() - begin);
+    attend_queries(isa, head, Queries::Run(begin), n, out, lse, work)
+}
+
+/// The same for scattered rows: query `rows[i]` of the head into row `i` of `out` and `lse`. A row's bits are those that
+/// [`attend`] gives it. Rows may be in any order and repeat.
+///
+/// # Panics
+/// As [`attend`], or if a row is not there.
+pub fn attend_rows(
+    isa: Isa,
+    head: &Head<'_>,
+    rows: &[u32],
+    out: &mut RowsMut<'_>,
+    lse: Option<&mut [f32]>,
+    work: &mut Work,
+) -> u64 {
+    assert!(rows.iter().all(|&i| (i as usize) < head.q.rows()));
+    attend_queries(isa, head, Queries::List(rows), rows.len(), out, lse, work)
+}
+
+/// Which queries of a head the rows of a call are.
+#[derive(Clone, Copy)]
+pub(super) enum Queries<'a> {
+    /// Consecutive ones from here on.
+    Run(usize),
+    /// These.
+    List(&'a [u32]),
+}
+
+impl Queries<'_> {
+    /// Query of row `i`.
+    #[inline(always)]
+    pub(super) fn at(&self, i: usize) -> usize {
+        match self {
+            Queries::Run(begin) => begin + i,
+            Queries::List(rows) => rows[i] as usize,
+        }
+    }
+
+    /// From row `n` on.
+    #[inline(always)]
+    pub(super) fn skip(&self, n: usize) -> Self {
+        match self {
+            Queries::Run(begin) => Queries::Run(begin + n),
+            Queries::List(rows) => Queries::List(&rows[n..]),
+        }
+    }
+}
+
+fn attend_queries(
+    isa: Isa,
+    head: &Head<'_>,
+    queries: Queries<'_>,
+    n: usize,
+    out: &mut RowsMut<'_>,
+    mut lse: Option<&mut [f32]>,
+    work: &mut Work,
+) -> u64 {
+    assert!(n <= out.rows() && out.cols() == head.v.cols());
     work.check(head, n);
     let mut pairs = 0;
-    let mut lse = lse;
     let mut done = 0;
     while done < n {
         let rows = (n - done).min(ROW_BLOCK);
-        pairs += look(head, begin + done, rows, work);
+        let queries = queries.skip(done);
+        pairs += look(head, queries, rows, work);
         if rows > FEW {
             work.clear(rows.next_multiple_of(PANEL));
-            isa.run(Many { head, row0: begin + done, rows, out, at: done, lse: lse.as_deref_mut(), work });
+            isa.run(Many { head, queries, rows, out, at: done, lse: lse.as_deref_mut(), work });
         } else {
-            few::attend(isa, head, begin + done, rows, out, done, lse.as_deref_mut(), work);
+            few::attend(isa, head, queries, rows, out, done, lse.as_deref_mut(), work);
         }
         done += rows;
     }
     pairs
 }
 
-/// Rows `row0..row0 + rows` of the head into rows `at..` of the outputs, by panels of transposed queries.
+/// `rows` rows into rows `at..` of the outputs, by panels of transposed queries.
 struct Many<'a, 'b> {
     head: &'a Head<'a>,
-    row0: usize,
+    queries: Queries<'a>,
     rows: usize,
     out: &'a mut RowsMut<'b>,
     at: usize,
@@ -240,11 +299,11 @@ impl Many<'_, '_> {
     /// Sums, maxima and weights of the rows into the work memory.
     #[inline(always)]
     fn sum<S: Simd>(&mut self, s: S) {
-        let Many { head, row0, rows, .. } = *self;
-        pack(s, head, row0, rows, self.work);
+        let Many { head, queries, rows, .. } = *self;
+        pack(s, head, queries, rows, self.work);
         let Work { sizes, q, k, v, scores, sums, state, seen, spans, fixed, .. } = &mut *self.work;
         if let Some(fixed) = fixed {
-            fixed.load_queries(s, &head.q, row0, rows);
+            fixed.load_queries(s, &head.q, queries, rows);
         }
         let (maxima, weights) = state.split_at_mut(ROW_BLOCK);
         let total = head.v.rows();
@@ -282,7 +341,7 @@ impl Many<'_, '_> {
                     count: n,
                     dim_v: head.v.cols(),
                     first,
-                    row: row0 + row,
+                    queries: queries.skip(row),
                     seen: &seen[at.clone()],
                     spans: &spans[at],
                     offset: hull.begin,
@@ -304,7 +363,7 @@ impl Many<'_, '_> {
     fn finish<S: Simd>(&mut self, s: S) {
         let dim_v = self.head.v.cols();
         for r in 0..self.rows {
-            let x = finish_row(s, self.head, self.row0 + r, r, self.work, self.lse.is_some());
+            let x = finish_row(s, self.head, self.queries.at(r), r, self.work, self.lse.is_some());
             self.out.write(self.at + r, self.work.sum(r, dim_v));
             if let Some(lse) = &mut self.lse {
                 lse[self.at + r] = x;
@@ -339,14 +398,14 @@ pub(super) fn finish_row<S: Simd>(s: S, head: &Head<'_>, i: usize, r: usize, wor
     }
 }
 
-/// Notes what rows `row0..row0 + rows` see; returns the number of pairs.
-pub(super) fn look(head: &Head<'_>, row0: usize, rows: usize, work: &mut Work) -> u64 {
+/// Notes what the rows see; returns the number of pairs.
+pub(super) fn look(head: &Head<'_>, queries: Queries<'_>, rows: usize, work: &mut Work) -> u64 {
     let keep = head.masking.keep(head.batch);
     let count = |keep: &[u8]| keep.iter().filter(|&&k| k != 0).count();
     let mut pairs = 0;
     let mut last: Option<(Visible, usize)> = None;
     for r in 0..rows {
-        let seen = head.masking.visible(head.batch, row0 + r);
+        let seen = head.masking.visible(head.batch, queries.at(r));
         work.seen[r] = seen;
         let n = match (keep, last) {
             (None, _) => seen.len(),
@@ -404,12 +463,12 @@ pub(super) fn next_block(seen: &[Visible], begin: usize, block: usize, total: us
 
 /// Transposes the queries of a chunk into panels; lanes without a row are zero.
 #[inline(always)]
-fn pack<S: Simd>(s: S, head: &Head<'_>, row0: usize, rows: usize, work: &mut Work) {
+fn pack<S: Simd>(s: S, head: &Head<'_>, queries: Queries<'_>, rows: usize, work: &mut Work) {
     let dim = work.sizes.dim_k;
     for r in 0..rows.next_multiple_of(PANEL) {
         let x = &mut work.row[..dim];
         if r < rows {
-            rows::widen(s, &head.q, row0 + r, x);
+            rows::widen(s, &head.q, queries.at(r), x);
         } else {
             x.fill(0.0);
         }

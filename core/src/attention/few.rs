@@ -3,7 +3,7 @@
 //! Blocks of keys start at multiples of a size that depends on the dimensions only, and what a row gets does not depend
 //! on the rows it is attended with. So heads may be grouped in any way.
 
-use super::exact::{Head, Sizes, Work, block_of_keys, finish_row, look, look_at, next_block};
+use super::exact::{Head, Queries, Sizes, Work, block_of_keys, finish_row, look, look_at, next_block};
 use super::mask::Visible;
 use super::panel::{SELF, add_bias, factor};
 use crate::mem::{Rows, RowsMut, Tensor, TensorMut};
@@ -38,11 +38,11 @@ pub(super) fn scores(sizes: &Sizes) -> usize {
     MOST * (block(sizes) + ALIGN)
 }
 
-/// Rows `row0..row0 + n` of `heads` consecutive query heads, the first of which is `head`.
+/// `n` rows of each of `heads` consecutive query heads, the first of which is `head`.
 struct Few<'a> {
     head: &'a Head<'a>,
     heads: usize,
-    row0: usize,
+    queries: Queries<'a>,
     n: usize,
 }
 
@@ -62,10 +62,10 @@ impl Task for Sum<'_> {
     }
 }
 
-/// Rows `row0..row0 + n` of a head as f32 into the work memory, from row `at` on.
+/// `n` rows of a head as f32 into the work memory, from row `at` on.
 struct Load<'a> {
     q: &'a Rows<'a>,
-    row0: usize,
+    queries: Queries<'a>,
     n: usize,
     at: usize,
     work: &'a mut Work,
@@ -77,7 +77,7 @@ impl Task for Load<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for i in 0..self.n {
-            rows::widen(s, self.q, self.row0 + i, &mut self.work.q[(self.at + i) * self.work.sizes.dim_k..]);
+            rows::widen(s, self.q, self.queries.at(i), &mut self.work.q[(self.at + i) * self.work.sizes.dim_k..]);
         }
     }
 }
@@ -142,11 +142,11 @@ impl Few<'_> {
                     simd::logits(s, part, head.scale, head.softcap);
                 }
                 if has_bias && let Some(bias) = head.masking.bias(head.batch, head.head + r / n) {
-                    add_bias(s, &bias, self.row0 + i, first, part, 1);
+                    add_bias(s, &bias, self.queries.at(i), first, part, 1);
                 }
                 hide(part, seen[i], first, keep);
                 if head.shared_qk
-                    && let Some(x) = part.get_mut((self.row0 + i).wrapping_sub(first))
+                    && let Some(x) = part.get_mut(self.queries.at(i).wrapping_sub(first))
                     && *x != f32::NEG_INFINITY
                 {
                     *x = SELF;
@@ -205,46 +205,47 @@ pub(super) fn attend_group(
     if n == 0 {
         return 0;
     }
-    let pairs = look(head, 0, n, work) * heads as u64;
+    let queries = Queries::Run(0);
+    let pairs = look(head, queries, n, work) * heads as u64;
     let each = |h: usize| Head { head: head.head + h, q: q.head(head.batch, head.head + h), ..*head };
     for h in 0..heads {
-        isa.run(Load { q: &each(h).q, row0: 0, n, at: h * n, work });
+        isa.run(Load { q: &each(h).q, queries, n, at: h * n, work });
     }
     work.clear(heads * n);
-    isa.run(Sum { few: Few { head, heads, row0: 0, n }, work });
+    isa.run(Sum { few: Few { head, heads, queries, n }, work });
     for h in 0..heads {
         let each = each(h);
         let mut to = out.rows(head.batch, each.head, 0, n);
         let mut lse = lse.map(|t| t.rows(head.batch, each.head, 0, n));
         let lse = lse.as_mut().and_then(|r| r.as_slice());
-        finish(isa, &each, 0, n, h * n, &mut to, 0, lse, work);
+        finish(isa, &each, queries, n, h * n, &mut to, 0, lse, work);
     }
     pairs
 }
 
-/// Rows `row0..row0 + n` of one head, at most [`FEW`], into rows `at..` of `out` and `lse`; what they see is noted in the
+/// `n` rows of one head, at most [`FEW`], into rows `at..` of `out` and `lse`; what they see is noted in the
 /// work memory already.
 pub(super) fn attend(
     isa: Isa,
     head: &Head<'_>,
-    row0: usize,
+    queries: Queries<'_>,
     n: usize,
     out: &mut RowsMut<'_>,
     at: usize,
     lse: Option<&mut [f32]>,
     work: &mut Work,
 ) {
-    isa.run(Load { q: &head.q, row0, n, at: 0, work });
+    isa.run(Load { q: &head.q, queries, n, at: 0, work });
     work.clear(n);
-    isa.run(Sum { few: Few { head, heads: 1, row0, n }, work });
-    finish(isa, head, row0, n, 0, out, at, lse, work);
+    isa.run(Sum { few: Few { head, heads: 1, queries, n }, work });
+    finish(isa, head, queries, n, 0, out, at, lse, work);
 }
 
-/// Stores `n` rows: query `row0 + i` of the head, row `r + i` of the work memory, row `at + i` of the outputs.
+/// Stores `n` rows: row `r + i` of the work memory, row `at + i` of the outputs.
 fn finish(
     isa: Isa,
     head: &Head<'_>,
-    row0: usize,
+    queries: Queries<'_>,
     n: usize,
     r: usize,
     out: &mut RowsMut<'_>,
@@ -253,7 +254,7 @@ fn finish(
     work: &mut Work,
 ) {
     for i in 0..n {
-        let x = isa.run(Finish { head, i: row0 + i, r: r + i, work, lse: lse.is_some() });
+        let x = isa.run(Finish { head, i: queries.at(i), r: r + i, work, lse: lse.is_some() });
         out.write(at + i, work.sum(r + i, head.v.cols()));
         if let Some(lse) = &mut lse {
             lse[at + i] = x;

@@ -1,5 +1,6 @@
 //! Work memory of fixed-point scores, and how far they can be off.
 
+use super::exact::Queries;
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Rows};
 use crate::simd::fixed::{self, Fixed};
@@ -66,14 +67,14 @@ impl FixedWork {
         })
     }
 
-    /// Rounds rows `row0..row0 + rows` of the queries into panels; lanes without a row are zero.
+    /// Rounds `rows` queries into panels; lanes without a row are zero.
     #[inline(always)]
-    pub(super) fn load_queries<S: Simd>(&mut self, s: S, q: &Rows<'_>, row0: usize, rows: usize) {
+    pub(super) fn load_queries<S: Simd>(&mut self, s: S, q: &Rows<'_>, queries: Queries<'_>, rows: usize) {
         for r in 0..rows.next_multiple_of(PANEL) {
             self.q_unit[r] = 0.0;
             self.rounded.fill(0);
             if r < rows {
-                rows::widen(s, q, row0 + r, &mut self.row);
+                rows::widen(s, q, queries.at(r), &mut self.row);
                 self.q_unit[r] = fixed::round_row(&self.row, self.limit, &mut self.rounded);
                 self.queries_worst.add(libm::sqrtf(norm2(s, &self.row)), self.q_unit[r]);
             }

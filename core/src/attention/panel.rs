@@ -1,6 +1,6 @@
 //! One panel of queries against one block of keys: scores, masks, weights, weighted values.
 
-use super::exact::Head;
+use super::exact::{Head, Queries};
 use super::mask::Visible;
 use crate::mem::Rows;
 use crate::simd::fixed::{self, Fixed};
@@ -59,8 +59,8 @@ pub(super) struct Panel<'a> {
     pub(super) dim_v: usize,
     /// Absolute position of the block's first key.
     pub(super) first: usize,
-    /// Absolute index of the panel's first row.
-    pub(super) row: usize,
+    /// Queries of the panel's rows.
+    pub(super) queries: Queries<'a>,
     pub(super) seen: &'a [Visible],
     /// Relative to the block's start, `offset` before `first`.
     pub(super) spans: &'a [Span],
@@ -130,7 +130,7 @@ impl Panel<'_> {
         if let Some(bias) = &bias {
             for (part, x) in scores.chunks_mut(BIAS * PANEL).enumerate() {
                 for r in 0..rows {
-                    add_bias(s, bias, self.row + r, self.first + lo + part * BIAS, &mut x[r..], PANEL);
+                    add_bias(s, bias, self.queries.at(r), self.first + lo + part * BIAS, &mut x[r..], PANEL);
                 }
             }
         }
@@ -147,7 +147,7 @@ impl Panel<'_> {
         }
         if self.head.shared_qk {
             for r in 0..rows {
-                let at = (self.row + r).wrapping_sub(self.first + lo);
+                let at = self.queries.at(r).wrapping_sub(self.first + lo);
                 if at < n && scores[at * PANEL + r] != f32::NEG_INFINITY {
                     scores[at * PANEL + r] = SELF;
                 }
