@@ -86,6 +86,32 @@ const fn round_up(n: usize) -> Option<usize> {
     }
 }
 
+/// Blocks of the system allocator from this size on start on a huge page.
+#[cfg(feature = "alloc")]
+const LARGE: usize = 4 << 20;
+
+/// Alignment of a block of the system allocator.
+#[cfg(feature = "alloc")]
+const fn system_align(bytes: usize) -> usize {
+    if bytes >= LARGE { 2 << 20 } else { ALIGN }
+}
+
+/// Large blocks are read from end to end: on huge pages that is up to a third faster. Only a hint; a refusal changes
+/// nothing.
+#[cfg(feature = "alloc")]
+fn ask_for_huge_pages(block: NonNull<u8>, bytes: usize) {
+    #[cfg(all(feature = "std", target_os = "linux", not(miri)))]
+    if bytes >= LARGE {
+        unsafe extern "C" {
+            fn madvise(address: *mut c_void, length: usize, advice: i32) -> i32;
+        }
+        const HUGE_PAGES: i32 = 14;
+        // SAFETY: the block is ours and starts on a page; the advice does not change its contents.
+        unsafe { madvise(block.as_ptr().cast(), bytes, HUGE_PAGES) };
+    }
+    let _ = (block, bytes);
+}
+
 impl Source {
     /// # Safety
     /// `bytes` is a non-zero multiple of [`ALIGN`]; for hooks, they follow their contract.
@@ -93,9 +119,11 @@ impl Source {
         match self {
             #[cfg(feature = "alloc")]
             Source::System => {
-                let layout = core::alloc::Layout::from_size_align(bytes, ALIGN).ok()?;
+                let layout = core::alloc::Layout::from_size_align(bytes, system_align(bytes)).ok()?;
                 // SAFETY: the size is not zero.
-                NonNull::new(unsafe { alloc::alloc::alloc(layout) })
+                let block = NonNull::new(unsafe { alloc::alloc::alloc(layout) })?;
+                ask_for_huge_pages(block, bytes);
+                Some(block)
             }
             // SAFETY: the caller vouched for the hooks.
             Source::Hooks(h) => NonNull::new(unsafe { (h.alloc)(h.user, bytes, ALIGN) }.cast()),
@@ -117,7 +145,7 @@ impl Source {
             Source::System => {
                 // SAFETY: the same size and alignment as in `take`, which accepted them.
                 unsafe {
-                    let layout = core::alloc::Layout::from_size_align_unchecked(bytes, ALIGN);
+                    let layout = core::alloc::Layout::from_size_align_unchecked(bytes, system_align(bytes));
                     alloc::alloc::dealloc(ptr.as_ptr(), layout);
                 }
             }
