@@ -113,7 +113,7 @@ fn options_masks_and_sizes_of_structs() {
     for x in [5, -1] {
         desc_refused(B, &["mask.kind: unknown enumerator"], |d| d.mask.kind = x);
     }
-    desc_refused(B, &["flags: unknown flag bits (got 16)"], |d| d.options.flags = 16);
+    desc_refused(B, &["flags: unknown flag bits (got 32)"], |d| d.options.flags = 32);
     for x in [-1.0, f32::NAN, f32::INFINITY] {
         let got = format!("(got {x})");
         desc_refused(B, &["scale: ", &got], |d| d.options.scale = x);
