@@ -1,8 +1,9 @@
 //! Exact attention: tiles of queries x keys, online softmax, tiles of weights x values.
 //!
 //! Queries of a row block are transposed once; keys are read in place wherever they are f32 with a benign stride, else
-//! converted block by block; values are repacked block by block, so that a tile streams over aligned memory. Blocks of keys start at multiples of a size that depends on the dimensions only,
-//! so a row's bits depend neither on its neighbours nor on threads.
+//! converted block by block; values are repacked block by block, so that a tile streams over aligned memory. Blocks of keys
+//! start at multiples of a size that depends on the dimensions only, so a row's bits depend neither on its neighbours nor
+//! on threads.
 
 use super::few::{self, FEW, MOST};
 use super::fixed::FixedWork;
@@ -300,11 +301,12 @@ impl Many<'_, '_> {
     #[inline(always)]
     fn sum<S: Simd>(&mut self, s: S) {
         let Many { head, queries, rows, .. } = *self;
-        pack(s, head, queries, rows, self.work);
-        let Work { sizes, q, k, v, scores, sums, state, seen, spans, fixed, .. } = &mut *self.work;
-        if let Some(fixed) = fixed {
-            fixed.load_queries(s, &head.q, queries, rows);
+        // Queries are laid out once, in the form that scores come from.
+        match &mut self.work.fixed {
+            Some(fixed) => fixed.load_queries(s, &head.q, queries, rows),
+            None => pack(s, head, queries, rows, self.work),
         }
+        let Work { sizes, q, k, v, scores, sums, state, seen, spans, fixed, .. } = &mut *self.work;
         let (maxima, weights) = state.split_at_mut(ROW_BLOCK);
         let total = head.v.rows();
         let mut begin = 0;
