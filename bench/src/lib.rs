@@ -1,5 +1,6 @@
 //! Data and measures shared by the benchmarks: captured heads, retrieval quality, output error, speed.
 
+pub mod accelerated;
 pub mod cells;
 pub mod heads;
 pub mod retrieval;

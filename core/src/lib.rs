@@ -28,6 +28,7 @@ extern crate std;
 
 pub mod attention;
 mod bytes;
+pub mod cells;
 pub mod dci;
 pub mod error;
 pub mod idmap;

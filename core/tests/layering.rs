@@ -8,7 +8,7 @@ const LAYERS: [&[&str]; 8] = [
     &["mem"],
     &["bytes", "simd"],
     &["project"],
-    &["idmap", "list", "queue", "seen"],
+    &["cells", "idmap", "list", "queue", "seen"],
     &["dci"],
     &["attention"],
     &["lib"],

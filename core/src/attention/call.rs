@@ -2,9 +2,9 @@
 
 use super::dense::{self, Dense};
 use super::problem::{AttentionStats, Checked, Problem};
-use super::{Mode, clock, exact, head_topk};
+use super::{Mode, accelerated, clock, exact, head_topk};
 use crate::error::{Error, Result, Status};
-use crate::mem::{Layout, Memory, Plan};
+use crate::mem::{Layout, Memory, Objects, Plan};
 
 /// Work memory of one part; made once per part, so its own size does not matter.
 #[allow(clippy::large_enum_variant)]
@@ -99,11 +99,19 @@ fn run_part(
 /// As [`attention`].
 pub fn required(problem: &Problem<'_>) -> Result<Layout> {
     let checked = problem.check()?;
-    let mut part = Plan::new();
-    Work::plan(&checked, &mut part)?;
     let mut plan = Plan::new();
     Memory::plan(&mut plan);
-    plan.add_plan(&part, parts(&checked));
+    if checked.mode == Mode::Accelerated {
+        accelerated::plan_call(&checked, &mut plan);
+        return plan.finish();
+    }
+    let mut part = Plan::new();
+    Work::plan(&checked, &mut part)?;
+    let parts = parts(&checked);
+    plan.add_plan(&part, parts);
+    if parts > 1 {
+        Objects::<Work>::plan(&mut plan, parts);
+    }
     plan.finish()
 }
 
@@ -122,39 +130,72 @@ fn parts(checked: &Checked<'_>) -> usize {
 /// `Budget`.
 pub fn attention(problem: &Problem<'_>, work: &Memory) -> Result<AttentionStats> {
     let checked = problem.check()?;
+    if checked.mode == Mode::Accelerated {
+        return accelerated::call(problem, &checked, work, None, None);
+    }
     let parts = parts(&checked);
     if parts == 1 {
         return run_part(problem, &checked, &mut Work::new_in(&checked, work)?, 0, 1);
     }
-    run_threads(problem, &checked, work, parts)
-}
-
-#[cfg(not(feature = "std"))]
-fn run_threads(_: &Problem<'_>, _: &Checked<'_>, _: &Memory, parts: usize) -> Result<AttentionStats> {
-    Err(Error::new(Status::Unsupported, "num_threads", "threads need the std feature").value(parts as u64))
-}
-
-#[cfg(feature = "std")]
-fn run_threads(problem: &Problem<'_>, checked: &Checked<'_>, memory: &Memory, parts: usize) -> Result<AttentionStats> {
-    let mut works = std::vec::Vec::new();
-    works.try_reserve_exact(parts).map_err(|_| Error::new(Status::NoMemory, "num_threads", "returned no memory"))?;
+    let mut works = Objects::with_capacity(work, parts)?;
     for _ in 0..parts {
-        works.push(Work::new_in(checked, memory)?);
+        works.push(Work::new_in(&checked, work)?)?;
     }
+    let mut stats = AttentionStats::new(checked.mode, checked.reason);
+    in_parts(&mut works, |ith, work| run_part(problem, &checked, work, ith, parts), &mut stats)?;
+    Ok(stats)
+}
+
+/// Accelerated attention by a rule of the caller's, with a look at what it scores exactly: for studies. One thread.
+///
+/// # Errors
+/// As [`attention`].
+pub fn attention_by_rule(
+    problem: &Problem<'_>,
+    rule: &accelerated::Rule,
+    watch: Option<accelerated::Watch<'_>>,
+    work: &Memory,
+) -> Result<AttentionStats> {
+    accelerated::call(problem, &problem.check()?, work, Some(rule), watch)
+}
+
+/// Runs every item on a thread of its own, one of them the caller's, and adds up what they say.
+#[cfg(not(feature = "std"))]
+pub(super) fn in_parts<T>(
+    items: &mut [T],
+    run: impl Fn(usize, &mut T) -> Result<AttentionStats>,
+    stats: &mut AttentionStats,
+) -> Result<()> {
+    match items {
+        [item] => stats.add(&run(0, item)?),
+        _ => {
+            let e = Error::new(Status::Unsupported, "num_threads", "threads need the std feature");
+            return Err(e.value(items.len() as u64));
+        }
+    }
+    Ok(())
+}
+
+/// Runs every item on a thread of its own, one of them the caller's, and adds up what they say.
+#[cfg(feature = "std")]
+pub(super) fn in_parts<T: Send>(
+    items: &mut [T],
+    run: impl Fn(usize, &mut T) -> Result<AttentionStats> + Sync,
+    stats: &mut AttentionStats,
+) -> Result<()> {
+    let parts = items.len();
     let mut results = std::vec::Vec::new();
-    results
-        .try_reserve_exact(parts + 1)
-        .map_err(|_| Error::new(Status::NoMemory, "num_threads", "returned no memory"))?;
+    results.try_reserve_exact(parts).map_err(|_| Error::new(Status::NoMemory, "num_threads", "returned no memory"))?;
+    let run = &run;
     std::thread::scope(|scope| {
         let mut handles = std::vec::Vec::with_capacity(parts);
         let mut own = None;
-        for (ith, work) in works.iter_mut().enumerate() {
+        for (ith, item) in items.iter_mut().enumerate() {
             if ith + 1 == parts {
-                own = Some(run_part(problem, checked, work, ith, parts));
+                own = Some(run(ith, item));
                 break;
             }
-            let run = move || run_part(problem, checked, work, ith, parts);
-            match std::thread::Builder::new().spawn_scoped(scope, run) {
+            match std::thread::Builder::new().spawn_scoped(scope, move || run(ith, item)) {
                 Ok(handle) => handles.push(handle),
                 Err(_) => {
                     results.push(Err(Error::new(Status::NoMemory, "num_threads", "a thread could not be started")));
@@ -168,9 +209,8 @@ fn run_threads(problem: &Problem<'_>, checked: &Checked<'_>, memory: &Memory, pa
             results.push(handle.join().unwrap_or(Err(panicked)));
         }
     });
-    let mut stats = AttentionStats::new(checked.mode, checked.reason);
     for result in results {
         stats.add(&result?);
     }
-    Ok(stats)
+    Ok(())
 }

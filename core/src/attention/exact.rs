@@ -172,6 +172,12 @@ impl Work {
         self.sums[..rows * self.sizes.value_stride].fill(0.0);
     }
 
+    /// Of row `r`: largest logit in powers of two, sum of the weights relative to it, weighted sum of the values.
+    pub(super) fn partial(&self, head: &Head<'_>, r: usize) -> (f32, f32, &[f32]) {
+        let (factor, _) = factor(head, head.masking.bias(head.batch, head.head).is_some());
+        (self.state[r] * factor, self.state[self.sizes.rows + r], self.sum(r, head.v.cols()))
+    }
+
     /// What was summed for a row.
     pub(super) fn sum(&self, r: usize, dim_v: usize) -> &[f32] {
         &self.sums[r * self.sizes.value_stride..][..dim_v]
@@ -265,7 +271,7 @@ fn attend_queries(
         pairs += look(head, queries, rows, work);
         if rows > FEW {
             work.clear(rows.next_multiple_of(PANEL));
-            isa.run(Many { head, queries, rows, out, at: done, lse: lse.as_deref_mut(), work });
+            isa.run(Many { head, queries, rows, out: Some(out), at: done, lse: lse.as_deref_mut(), work });
         } else {
             few::attend(isa, head, queries, rows, out, done, lse.as_deref_mut(), work);
         }
@@ -274,12 +280,40 @@ fn attend_queries(
     pairs
 }
 
-/// `rows` rows into rows `at..` of the outputs, by panels of transposed queries.
+/// Sums over the visible keys of some ranges, left in the work memory: [`Work::partial`] reads them. For more than four
+/// rows, at most a row block. Sinks are inside the first range or outside all.
+pub(super) fn attend_ranges(
+    isa: Isa,
+    head: &Head<'_>,
+    queries: Queries<'_>,
+    rows: usize,
+    ranges: &[Span],
+    work: &mut Work,
+) {
+    work.check(head, rows);
+    work.clear(rows.next_multiple_of(PANEL));
+    for range in ranges {
+        look(head, queries, rows, work);
+        clamp(&mut work.seen[..rows], *range);
+        isa.run(Many { head, queries, rows, out: None, at: 0, lse: None, work });
+    }
+}
+
+/// Cuts what rows see to a range.
+pub(super) fn clamp(seen: &mut [Visible], range: Span) {
+    for seen in seen {
+        seen.sinks = if range.begin == 0 { seen.sinks.min(range.end) } else { 0 };
+        seen.end = seen.end.min(range.end).max(seen.sinks);
+        seen.begin = seen.begin.max(range.begin).min(seen.end);
+    }
+}
+
+/// `rows` rows into rows `at..` of the outputs, by panels of transposed queries; without outputs, sums alone.
 struct Many<'a, 'b> {
     head: &'a Head<'a>,
     queries: Queries<'a>,
     rows: usize,
-    out: &'a mut RowsMut<'b>,
+    out: Option<&'a mut RowsMut<'b>>,
     at: usize,
     lse: Option<&'a mut [f32]>,
     work: &'a mut Work,
@@ -364,9 +398,10 @@ impl Many<'_, '_> {
     #[inline(always)]
     fn finish<S: Simd>(&mut self, s: S) {
         let dim_v = self.head.v.cols();
+        let Some(out) = &mut self.out else { return };
         for r in 0..self.rows {
             let x = finish_row(s, self.head, self.queries.at(r), r, self.work, self.lse.is_some());
-            self.out.write(self.at + r, self.work.sum(r, dim_v));
+            out.write(self.at + r, self.work.sum(r, dim_v));
             if let Some(lse) = &mut self.lse {
                 lse[self.at + r] = x;
             }

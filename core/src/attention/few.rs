@@ -3,11 +3,12 @@
 //! Blocks of keys start at multiples of a size that depends on the dimensions only, and what a row gets does not depend
 //! on the rows it is attended with. So heads may be grouped in any way.
 
-use super::exact::{Head, Queries, Sizes, Work, block_of_keys, finish_row, look, look_at, next_block};
+use super::exact::{Head, Queries, Sizes, Work, block_of_keys, clamp, finish_row, look, look_at, next_block};
 use super::mask::Visible;
 use super::panel::{SELF, add_bias, factor};
 use crate::mem::{Rows, RowsMut, Tensor, TensorMut};
 use crate::simd::few::{self, Weights};
+use crate::simd::tile::Span;
 use crate::simd::{self, Isa, Simd, Task, rows};
 
 /// Up to so many rows of a head are attended this way: memory traffic decides then.
@@ -221,6 +222,31 @@ pub(super) fn attend_group(
         finish(isa, &each, queries, n, h * n, &mut to, 0, lse, work);
     }
     pairs
+}
+
+/// Sums of all rows of `heads` consecutive heads over the visible keys of some ranges, row `i` of head `h` at `h * n + i`
+/// of the work memory: see [`super::exact::attend_ranges`].
+pub(super) fn attend_group_ranges(
+    isa: Isa,
+    head: &Head<'_>,
+    heads: usize,
+    q: &Tensor<'_>,
+    queries: Queries<'_>,
+    n: usize,
+    ranges: &[Span],
+    work: &mut Work,
+) {
+    assert!(!head.shared_qk && n <= FEW && heads * n <= MOST);
+    work.check(head, n);
+    for h in 0..heads {
+        isa.run(Load { q: &q.head(head.batch, head.head + h), queries, n, at: h * n, work });
+    }
+    work.clear(heads * n);
+    for range in ranges {
+        look(head, queries, n, work);
+        clamp(&mut work.seen[..n], *range);
+        isa.run(Sum { few: Few { head, heads, queries, n }, work });
+    }
 }
 
 /// `n` rows of one head, at most [`FEW`], into rows `at..` of `out` and `lse`; what they see is noted in the

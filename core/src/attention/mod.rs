@@ -4,6 +4,7 @@
 //! `retrieve` the keys an index finds, used by `head_topk` (one call) and `over_index`; `softmax` merging; `call` the one-call form; `cache`, `session` keys and values that
 //! stay; `probe` how sparse a head is.
 
+pub mod accelerated;
 mod cache;
 mod call;
 mod clock;
@@ -24,7 +25,7 @@ mod session_save;
 mod softmax;
 
 pub use cache::HeadCache;
-pub use call::{attention, required};
+pub use call::{attention, attention_by_rule, required};
 pub use mask::{Mask, Masking, Visible};
 pub use options::{AttentionOptions, Mode};
 pub use over_index::index_attention;

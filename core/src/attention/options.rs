@@ -6,12 +6,12 @@ use crate::simd::Isa;
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// The fastest way that keeps the tolerance. Exact in this version.
+    /// The fastest way that keeps the tolerance: accelerated where that is predicted to be cheaper, else exact.
     #[default]
     Auto,
     /// Every visible key.
     Exact,
-    /// Cells opened where they matter, estimated elsewhere. Not available in this version.
+    /// Cells opened where they matter, estimated elsewhere.
     Accelerated,
     /// The paper's Algorithm 1: retrieve `top_k` keys by DCI, softmax over those, drop the rest.
     TopK,
@@ -114,9 +114,6 @@ impl AttentionOptions {
             }
         }
         let unsupported = |field, reason| Err(Error::new(Status::Unsupported, field, reason));
-        if self.mode == Mode::Accelerated {
-            return unsupported("mode", "accelerated attention is not in this version");
-        }
         if self.certificate || self.verified {
             return unsupported("flags", "certificates are not in this version");
         }

@@ -1,6 +1,6 @@
 //! One attention problem over four-dimensional tensors: its description, checks and statistics.
 
-use super::{AttentionOptions, Mask, Masking, Mode};
+use super::{AttentionOptions, Mask, Masking, Mode, accelerated};
 use crate::error::{Error, Result, Status};
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};
 
@@ -22,16 +22,26 @@ pub struct Problem<'a> {
     pub options: AttentionOptions,
 }
 
+/// AUTO attends exactly below so many keys, where cells cannot pay.
+pub(super) const DENSE_BELOW: usize = 2048;
+
+/// AUTO attends exactly below so many rows of a KV head, which would not pay for building cells.
+const ROWS_BELOW: usize = 512;
+
 /// Why the mode in the statistics ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reason {
     /// The caller asked for it.
     #[default]
     Requested,
-    /// AUTO: this version has no faster way that keeps a tolerance.
+    /// AUTO: this kind of problem has no faster way that keeps a tolerance.
     OnlyWay,
-    /// Too few keys: fewer than `dense_below`, or `top_k` covers all of them.
+    /// Too few keys or rows: fewer keys than `dense_below`, or `top_k` covers all of them.
     Short,
+    /// AUTO: cells were predicted to be cheaper for these heads, or for most of their rows.
+    Cheaper,
+    /// AUTO: cells were predicted to cost as much as every key.
+    Diffuse,
 }
 
 /// What a call did. Parts of a partitioned call each report their own share.
@@ -45,9 +55,11 @@ pub struct AttentionStats {
     pub pairs: u64,
     /// Visible pairs: what exact attention computes.
     pub pairs_dense: u64,
-    /// Cells opened (0 in this version).
+    /// Pairs of a row and a cell whose keys were scored exactly, in accelerated mode.
     pub cells_opened: u64,
-    /// Mean share of the softmax mass that was estimated (0 in this version).
+    /// Rows attended in accelerated mode, all heads counted.
+    pub rows: u64,
+    /// Mean share of the softmax mass of these rows that was estimated.
     pub estimated_mass: f32,
     /// Largest standard error of a logit that came from fixed point; 0 where all came from f32.
     pub score_error: f32,
@@ -67,6 +79,7 @@ impl AttentionStats {
             pairs: 0,
             pairs_dense: 0,
             cells_opened: 0,
+            rows: 0,
             estimated_mass: 0.0,
             score_error: 0.0,
             certified_error: f32::NAN,
@@ -77,6 +90,12 @@ impl AttentionStats {
 
     /// Adds another part of the same call.
     pub fn add(&mut self, other: &AttentionStats) {
+        let rows = self.rows + other.rows;
+        if rows > 0 {
+            let sum = self.estimated_mass * self.rows as f32 + other.estimated_mass * other.rows as f32;
+            self.estimated_mass = sum / rows as f32;
+        }
+        self.rows = rows;
         self.pairs += other.pairs;
         self.pairs_dense += other.pairs_dense;
         self.cells_opened += other.cells_opened;
@@ -194,8 +213,19 @@ impl<'a> Problem<'a> {
         let (mode, reason) = match self.options.mode {
             Mode::TopK if options.top_k >= rows_kv => (Mode::Exact, Reason::Short),
             Mode::TopK => (Mode::TopK, Reason::Requested),
-            Mode::Auto => (Mode::Exact, Reason::OnlyWay),
-            Mode::Exact | Mode::Accelerated => (Mode::Exact, Reason::Requested),
+            Mode::Auto if options.shared_qk || rows_kv > accelerated::MOST_KEYS => (Mode::Exact, Reason::OnlyWay),
+            Mode::Auto if rows_kv < DENSE_BELOW || rows_q * (heads_q / heads_kv) < ROWS_BELOW => {
+                (Mode::Exact, Reason::Short)
+            }
+            Mode::Auto => (Mode::Accelerated, Reason::Cheaper),
+            Mode::Accelerated if options.shared_qk => {
+                return Err(Error::new(Status::Unsupported, "flags", "shared query-key mode is exact or top-k"));
+            }
+            Mode::Accelerated if rows_kv > accelerated::MOST_KEYS => {
+                return Err(Error::new(Status::Shape, "rows_kv", "is too large for cells").value(rows_kv as u64));
+            }
+            Mode::Accelerated => (Mode::Accelerated, Reason::Requested),
+            Mode::Exact => (Mode::Exact, Reason::Requested),
         };
         if !options.trusted {
             check_finite(&self.q, "q")?;

@@ -6,6 +6,7 @@
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+pub(crate) mod block;
 mod detect;
 mod element;
 pub(crate) mod few;

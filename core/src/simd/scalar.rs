@@ -78,6 +78,10 @@ impl Simd for Scalar {
     }
     /// For |a| < 2^31 only, which is all that exp needs.
     #[inline(always)]
+    fn lt_bits(self, a: f32, b: f32) -> u32 {
+        u32::from(a < b)
+    }
+    #[inline(always)]
     fn floor(self, a: f32) -> f32 {
         let t = a as i32 as f32;
         if t > a { t - 1.0 } else { t }

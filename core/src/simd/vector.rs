@@ -47,6 +47,8 @@ pub(crate) trait Simd: Copy {
     fn copysign(self, a: Self::V, sign: Self::V) -> Self::V;
     /// `a < b ? yes : no`, lane by lane.
     fn select_lt(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+    /// Bit i is set where `a < b` in lane i.
+    fn lt_bits(self, a: Self::V, b: Self::V) -> u32;
     /// Largest whole number not above.
     fn floor(self, a: Self::V) -> Self::V;
     /// `a * 2^n` for whole `n` in -127..=127; `n = -127` gives 0.

@@ -98,6 +98,12 @@ impl Simd for Neon {
         op!(vbslq_f32(vcltq_f32(a, b), yes, no))
     }
     #[inline(always)]
+    fn lt_bits(self, a: float32x4_t, b: float32x4_t) -> u32 {
+        const PLACES: [u32; 4] = [1, 2, 4, 8];
+        // SAFETY: NEON is there, four numbers are readable.
+        unsafe { vaddvq_u32(vandq_u32(vcltq_f32(a, b), vld1q_u32(PLACES.as_ptr()))) }
+    }
+    #[inline(always)]
     fn floor(self, a: float32x4_t) -> float32x4_t {
         op!(vrndmq_f32(a))
     }

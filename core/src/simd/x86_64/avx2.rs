@@ -104,6 +104,10 @@ impl Simd for Avx2 {
         op!(_mm256_blendv_ps(no, yes, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b)))
     }
     #[inline(always)]
+    fn lt_bits(self, a: __m256, b: __m256) -> u32 {
+        op!(_mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(a, b)) as u32)
+    }
+    #[inline(always)]
     fn floor(self, a: __m256) -> __m256 {
         op!(_mm256_floor_ps(a))
     }

@@ -99,6 +99,10 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         op!(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes))
     }
     #[inline(always)]
+    fn lt_bits(self, a: __m512, b: __m512) -> u32 {
+        op!(u32::from(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b)))
+    }
+    #[inline(always)]
     fn floor(self, a: __m512) -> __m512 {
         op!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(a))
     }

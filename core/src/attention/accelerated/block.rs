@@ -1,0 +1,374 @@
+//! Rows of a block, their state, and the work memory they live in.
+
+use super::super::exact::{self, Head, Queries, ROW_BLOCK};
+use super::super::few::{self, FEW, MOST};
+use super::rule::Rule;
+use crate::cells::{BLOCK, Cells, Matrix};
+use crate::error::Result;
+use crate::mem::{Buf, Memory, Plan, Tensor};
+use crate::simd::Isa;
+use crate::simd::block::{Forms, LOWEST};
+use crate::simd::tile::Span;
+
+/// Most queries of a block.
+const QUERIES: usize = 1024;
+/// Elements of queries and sums that the second-level cache holds beside everything else.
+const CACHED: usize = 3 << 16;
+
+/// Sizes of a block's work memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Sizes {
+    pub(super) queries: usize,
+    pub(super) dim_k: usize,
+    pub(super) dim_v: usize,
+    /// Elements from value to value and from sum to sum.
+    pub(super) stride: usize,
+    pub(super) segments: usize,
+    few: bool,
+}
+
+impl Sizes {
+    /// Rows of each of `group` heads that are attended together, and the memory that takes.
+    pub(super) fn new(dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> (usize, Sizes) {
+        let most = (CACHED / (dim_k + dim_v)).clamp(1, QUERIES);
+        let block = (most / group).clamp(1, crate::cells::SEGMENT);
+        let block = if block > 16 { block & !15 } else { block };
+        let few = rows <= FEW;
+        let stride = dim_v.next_multiple_of(16);
+        let queries = group * block.min(if few { FEW } else { usize::MAX });
+        (block, Sizes { queries, dim_k, dim_v, stride, segments: keys / crate::cells::SEGMENT, few })
+    }
+}
+
+/// Lists of rows by child.
+pub(super) struct Lists {
+    /// Queries, `[BLOCK][queries]`.
+    pub(super) rows: Buf<u16>,
+    /// Places in the parent's list.
+    pub(super) places: Buf<u16>,
+    pub(super) len: [usize; BLOCK],
+}
+
+impl Lists {
+    fn plan(plan: &mut Plan, queries: usize) {
+        Buf::<u16>::plan(plan, queries * BLOCK);
+        Buf::<u16>::plan(plan, queries * BLOCK);
+    }
+
+    fn new(memory: &Memory, queries: usize) -> Result<Self> {
+        Ok(Lists {
+            rows: Buf::filled(memory, queries * BLOCK, 0)?,
+            places: Buf::filled(memory, queries * BLOCK, 0)?,
+            len: [0; BLOCK],
+        })
+    }
+
+    /// From the bits of every row of a list.
+    pub(super) fn fill(&mut self, rows: &[u16], open: &[u16]) {
+        let stride = self.rows.len() / BLOCK;
+        self.len = [0; BLOCK];
+        for (place, (&row, &bits)) in rows.iter().zip(open).enumerate() {
+            let mut bits = bits;
+            while bits != 0 {
+                let child = bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let at = child * stride + self.len[child];
+                self.rows[at] = row;
+                self.places[at] = place as u16;
+                self.len[child] += 1;
+            }
+        }
+    }
+
+    /// Queries and places of the rows that open a child.
+    pub(super) fn of(&self, child: usize) -> (&[u16], &[u16]) {
+        let (stride, n) = (self.rows.len() / BLOCK, self.len[child]);
+        (&self.rows[child * stride..][..n], &self.places[child * stride..][..n])
+    }
+}
+
+/// Work memory of one part.
+pub(crate) struct Work {
+    pub(super) sizes: Sizes,
+    pub(super) dense: exact::Work,
+    /// Queries times scale and log2(e), `[queries][dim_k]`.
+    pub(super) q: Buf<f32>,
+    /// Weighted sums of values, `[queries][stride]`.
+    pub(super) sums: Buf<f32>,
+    /// By query: logit that weights are relative to.
+    pub(super) reference: Buf<f32>,
+    pub(super) needle: Buf<f32>,
+    /// By level (cells, nodes) and query.
+    pub(super) mass: [Buf<f32>; 2],
+    pub(super) sigma: [Buf<f32>; 2],
+    pub(super) fine: Buf<f32>,
+    /// Largest logit and sum of the weights of the dense part.
+    pub(super) dense_max: Buf<f32>,
+    pub(super) dense_sum: Buf<f32>,
+    /// Sums of exact and of estimated weights, `[queries][BLOCK]`.
+    pub(super) exact: Buf<f32>,
+    pub(super) estimated: Buf<f32>,
+    /// Scores or weights of nodes, cells and keys, `[queries][BLOCK]`.
+    pub(super) scores: [Buf<f32>; 3],
+    pub(super) open: Buf<u16>,
+    pub(super) lists: [Lists; 2],
+    pub(super) full: Buf<u16>,
+    pub(super) every: Buf<u16>,
+    pub(super) lost: Buf<bool>,
+    /// Keys of a cell, transposed, and its values.
+    pub(super) keys: Buf<f32>,
+    pub(super) values: Buf<f32>,
+    pub(super) row: Buf<f32>,
+    /// 1 for segments whose cells the block may use.
+    pub(super) usable: Buf<u8>,
+    /// What is left between them.
+    pub(super) ranges: Buf<Span>,
+}
+
+impl Work {
+    /// Adds the work memory for `rows` rows of `group` heads against up to `keys` keys to a plan.
+    pub(crate) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) {
+        let (_, s) = Sizes::new(dim_k, dim_v, group, rows, keys);
+        let n = s.queries;
+        exact::plan(plan, dim_k, dim_v, rows);
+        for len in [n * s.dim_k, n * s.stride, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
+            Buf::<f32>::plan(plan, len);
+        }
+        for _ in 0..3 {
+            Buf::<f32>::plan(plan, n * BLOCK);
+        }
+        Buf::<u16>::plan(plan, n);
+        Lists::plan(plan, n);
+        Lists::plan(plan, n);
+        Buf::<u16>::plan(plan, n);
+        Buf::<u16>::plan(plan, n);
+        Buf::<bool>::plan(plan, n);
+        for len in [s.dim_k * BLOCK, BLOCK * s.stride, s.dim_k.max(s.stride)] {
+            Buf::<f32>::plan(plan, len);
+        }
+        Buf::<u8>::plan(plan, s.segments);
+        Buf::<Span>::plan(plan, s.segments + 1);
+    }
+
+    /// Work memory as planned.
+    ///
+    /// # Errors
+    /// `NoMemory`, `Budget`.
+    pub(crate) fn new_in(
+        memory: &Memory,
+        dim_k: usize,
+        dim_v: usize,
+        group: usize,
+        rows: usize,
+        keys: usize,
+    ) -> Result<Work> {
+        let (_, s) = Sizes::new(dim_k, dim_v, group, rows, keys);
+        let n = s.queries;
+        let f = |len: usize| Buf::filled(memory, len, 0.0f32);
+        let list = |len: usize| Buf::filled(memory, len, 0u16);
+        let mut every = list(n)?;
+        every.iter_mut().enumerate().for_each(|(i, x)| *x = i as u16);
+        Ok(Work {
+            sizes: s,
+            dense: exact::Work::new_in(memory, dim_k, dim_v, rows)?,
+            q: f(n * s.dim_k)?,
+            sums: f(n * s.stride)?,
+            reference: f(n)?,
+            needle: f(n)?,
+            mass: [f(n)?, f(n)?],
+            sigma: [f(n)?, f(n)?],
+            fine: f(n)?,
+            dense_max: f(n)?,
+            dense_sum: f(n)?,
+            exact: f(n * BLOCK)?,
+            estimated: f(n * BLOCK)?,
+            scores: [f(n * BLOCK)?, f(n * BLOCK)?, f(n * BLOCK)?],
+            open: list(n)?,
+            lists: [Lists::new(memory, n)?, Lists::new(memory, n)?],
+            full: list(n)?,
+            every,
+            lost: Buf::filled(memory, n, false)?,
+            keys: f(s.dim_k * BLOCK)?,
+            values: f(BLOCK * s.stride)?,
+            row: f(s.dim_k.max(s.stride))?,
+            usable: Buf::filled(memory, s.segments, 0)?,
+            ranges: Buf::with_capacity(memory, s.segments + 1)?,
+        })
+    }
+}
+
+/// `n` consecutive rows of each of `group` heads that share keys and values.
+pub(super) struct RowBlock<'a> {
+    pub(super) isa: Isa,
+    pub(super) rule: &'a Rule,
+    pub(super) q: &'a Tensor<'a>,
+    /// The first head of the group.
+    pub(super) head: &'a Head<'a>,
+    pub(super) group: usize,
+    pub(super) cells: &'a Cells,
+    pub(super) begin: usize,
+    pub(super) n: usize,
+}
+
+impl RowBlock<'_> {
+    /// Queries of the block: row `i` of head `h` is query `h * n + i`.
+    pub(super) fn queries(&self) -> usize {
+        self.group * self.n
+    }
+
+    /// Head `h` of the group.
+    pub(super) fn each(&self, h: usize) -> Head<'_> {
+        Head { head: self.head.head + h, q: self.q.head(self.head.batch, self.head.head + h), ..*self.head }
+    }
+
+    /// Marks the segments that every row sees whole, and notes what is left; returns how many there are.
+    pub(super) fn find_usable(&self, work: &mut Work) -> usize {
+        let masking = self.head.masking;
+        let (mut first, mut end) = (0, usize::MAX);
+        for i in 0..self.n {
+            let seen = masking.visible(self.head.batch, self.begin + i);
+            first = first.max(seen.begin).max(seen.sinks);
+            end = end.min(seen.end);
+        }
+        let (mut count, mut at) = (0, 0);
+        work.ranges.clear();
+        work.usable.fill(0);
+        for segment in 0..self.cells.segments() {
+            let [low, high] = self.cells.range(segment);
+            if low < first || high >= end || self.is_masked(segment, low, high) {
+                continue;
+            }
+            if at < low {
+                // One more range than segments fits.
+                crate::error::reserved(work.ranges.push(Span { begin: at, end: low }));
+            }
+            at = high + 1;
+            work.usable[segment] = 1;
+            count += 1;
+        }
+        if at < self.head.v.rows() {
+            crate::error::reserved(work.ranges.push(Span { begin: at, end: self.head.v.rows() }));
+        }
+        count
+    }
+
+    /// Whether padding or a bias touches a segment. Cells know nothing of either.
+    fn is_masked(&self, segment: usize, low: usize, high: usize) -> bool {
+        let masking = self.head.masking;
+        if let Some(keep) = masking.keep(self.head.batch)
+            && (0..crate::cells::LEAVES).any(|leaf| {
+                let node = segment * crate::cells::NODES + leaf / BLOCK;
+                self.cells.keys_of(node, leaf % BLOCK).iter().any(|&id| keep[id as usize] == 0)
+            })
+        {
+            return true;
+        }
+        let mut part = [0.0; 64];
+        (0..self.group).any(|h| {
+            masking.bias(self.head.batch, self.head.head + h).is_some_and(|bias| {
+                (0..self.n).any(|i| {
+                    (low..=high).step_by(64).any(|at| {
+                        let part = &mut part[..(high + 1 - at).min(64)];
+                        bias.read_part(self.begin + i, at, part);
+                        part.iter().any(|&x| x != 0.0)
+                    })
+                })
+            })
+        })
+    }
+
+    /// Exact sums over `ranges`, merged into the dense part of every row (`first`: written).
+    pub(super) fn attend_dense(&self, work: &mut Work, ranges: &[Span], first: bool) {
+        if self.n <= FEW && work.sizes.few {
+            let most = (MOST / self.n).max(1);
+            for h in (0..self.group).step_by(most) {
+                let heads = (self.group - h).min(most);
+                let run = Queries::Run(self.begin);
+                let head = self.each(h);
+                few::attend_group_ranges(self.isa, &head, heads, self.q, run, self.n, ranges, &mut work.dense);
+                for r in 0..heads * self.n {
+                    self.take(work, &head, h * self.n + r, r, first);
+                }
+            }
+            return;
+        }
+        for h in 0..self.group {
+            let head = self.each(h);
+            for begin in (0..self.n).step_by(ROW_BLOCK) {
+                let n = (self.n - begin).min(ROW_BLOCK);
+                let run = Queries::Run(self.begin + begin);
+                exact::attend_ranges(self.isa, &head, run, n, ranges, &mut work.dense);
+                for r in 0..n {
+                    self.take(work, &head, h * self.n + begin + r, r, first);
+                }
+            }
+        }
+    }
+
+    /// Takes row `r` of the dense work memory as query `i`.
+    fn take(&self, work: &mut Work, head: &Head<'_>, i: usize, r: usize, first: bool) {
+        let Work { sizes, dense, sums, dense_max, dense_sum, .. } = work;
+        let (max, sum, values) = dense.partial(head, r);
+        let to = &mut sums[i * sizes.stride..][..sizes.dim_v];
+        if first {
+            to.copy_from_slice(values);
+            (dense_max[i], dense_sum[i]) = (max, sum);
+        } else if sum > 0.0 {
+            let top = dense_max[i].max(max);
+            let (old, new) = (exp2(dense_max[i] - top), exp2(max - top));
+            self.isa.scale(old, to);
+            self.isa.axpy(new, values, to);
+            (dense_max[i], dense_sum[i]) = (top, dense_sum[i] * old + sum * new);
+        }
+    }
+
+    /// Queries in the units of the walk.
+    pub(super) fn load(&self, work: &mut Work) {
+        let d = work.sizes.dim_k;
+        let unit = self.head.scale * core::f32::consts::LOG2_E;
+        for h in 0..self.group {
+            let q = self.q.head(self.head.batch, self.head.head + h);
+            for i in 0..self.n {
+                let to = &mut work.q[(h * self.n + i) * d..][..d];
+                q.read(self.begin + i, to);
+                self.isa.scale(unit, to);
+            }
+        }
+        let n = self.queries();
+        for (moment, sigma) in self.cells.moments().into_iter().zip(&mut work.sigma) {
+            let trace: f32 = (0..d).map(|a| moment[a * d + a]).sum();
+            let factor = if trace > 0.0 { 1.0 / trace } else { 0.0 };
+            let q = Matrix { data: &work.q, stride: d, cols: d };
+            self.isa.run(Forms { q, moment, factor, row: &mut work.row, out: &mut sigma[..n] });
+        }
+        work.lost[..n].fill(false);
+        work.exact[..n * BLOCK].fill(0.0);
+        work.estimated[..n * BLOCK].fill(0.0);
+    }
+
+    /// Reference and thresholds of every row from the dense part and the nodes' running maxima (`scores[1]`) and sums
+    /// (`scores[2]`).
+    pub(super) fn set_limits(&self, work: &mut Work) {
+        for i in 0..self.queries() {
+            let (max, sum) = (&work.scores[1][i * BLOCK..][..BLOCK], &work.scores[2][i * BLOCK..][..BLOCK]);
+            let top = max.iter().fold(work.dense_max[i].max(LOWEST), |m, &x| m.max(x));
+            let nodes: f32 = max.iter().zip(sum).map(|(&m, &s)| s * exp2(m - top)).sum();
+            let dense = exp2(work.dense_max[i] - top);
+            let total = nodes + work.dense_sum[i] * dense;
+            work.reference[i] = top;
+            work.needle[i] = top + libm::log2f(total * self.rule.needle);
+            work.mass[0][i] = total * self.rule.cell;
+            work.mass[1][i] = total * self.rule.node;
+            work.fine[i] = total * self.rule.fine;
+            // From here on the dense part is relative to the same logit as everything else.
+            self.isa.scale(dense, &mut work.sums[i * work.sizes.stride..][..work.sizes.dim_v]);
+            work.dense_sum[i] *= dense;
+            work.dense_max[i] = top;
+        }
+    }
+}
+
+/// `2^x` for `x <= 0`, also for -inf.
+pub(super) fn exp2(x: f32) -> f32 {
+    libm::exp2f(x)
+}

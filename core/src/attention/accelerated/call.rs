@@ -1,0 +1,130 @@
+//! The one-call form: cells of all heads first, then the rows.
+
+use super::super::call::in_parts;
+use super::super::clock;
+use super::super::problem::{AttentionStats, Checked, Problem};
+use super::super::{Mode, Reason};
+use super::all::{Accelerated, most_pieces};
+use super::{Rule, Work};
+use crate::cells::{Cells, SEGMENT};
+use crate::error::Result;
+use crate::mem::{Memory, Objects, Plan, Rows};
+use crate::simd::Isa;
+
+/// Rows are numbered in 32 bits.
+pub(crate) const MOST_KEYS: usize = u32::MAX as usize;
+
+/// Called with a query head (of a batch of 1), a row, and the keys scored exactly for it beside those of the dense part.
+pub type Watch<'a> = &'a mut dyn FnMut(usize, usize, &[u32]);
+
+/// Parts that build, and parts that attend.
+fn parts(c: &Checked<'_>) -> [usize; 2] {
+    let shape = [c.batch, c.heads_q, c.rows_q, c.dim_k];
+    let pieces = most_pieces(shape, c.heads_kv, c.dim_v);
+    [c.batch * c.heads_kv, pieces].map(|n| c.options.num_threads.min(n).max(1))
+}
+
+/// Adds everything that [`call`] takes to a plan.
+pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
+    let heads = c.batch * c.heads_kv;
+    let mut cells = Plan::new();
+    Cells::plan(&mut cells, c.dim_k, c.dim_v, c.rows_kv);
+    Objects::<Cells>::plan(plan, heads);
+    plan.add_plan(&cells, heads);
+    let mut work = Plan::new();
+    Work::plan(&mut work, c.dim_k, c.dim_v, c.heads_q / c.heads_kv, c.rows_q, c.rows_kv);
+    let [build_parts, parts] = parts(c);
+    Objects::<Work>::plan(plan, parts);
+    plan.add_plan(&work, parts);
+    Objects::<(usize, &mut [Cells])>::plan(plan, build_parts);
+}
+
+/// Attends a whole problem.
+pub(crate) fn call(
+    problem: &Problem<'_>,
+    c: &Checked<'_>,
+    memory: &Memory,
+    rule: Option<&Rule>,
+    watch: Option<Watch<'_>>,
+) -> Result<AttentionStats> {
+    let isa = c.options.isa.unwrap_or_else(Isa::best);
+    let auto = problem.options.mode == Mode::Auto;
+    let rule = rule.copied().unwrap_or_else(|| Rule::new(c.options.tolerance, auto));
+    let heads = c.batch * c.heads_kv;
+    let mut cells = Objects::with_capacity(memory, heads)?;
+    for _ in 0..heads {
+        cells.push(Cells::new_in(memory, c.dim_k, c.dim_v, c.rows_kv)?)?;
+    }
+    let [build_parts, parts] = parts(c);
+    let mut works = Objects::with_capacity(memory, parts)?;
+    for _ in 0..parts {
+        works.push(Work::new_in(memory, c.dim_k, c.dim_v, c.heads_q / c.heads_kv, c.rows_q, c.rows_kv)?)?;
+    }
+    let mut stats = AttentionStats::new(c.mode, c.reason);
+    let kv = |batch: usize, head: usize| (problem.k.head(batch, head), problem.v.head(batch, head));
+    // Each part takes a run of heads.
+    let step = heads.div_ceil(build_parts);
+    let mut runs = Objects::with_capacity(memory, build_parts)?;
+    for (i, run) in cells.chunks_mut(step).enumerate() {
+        runs.push((i * step, run))?;
+    }
+    let build = |_, (first, run): &mut (usize, &mut [Cells])| {
+        let start = clock::now();
+        for (i, cells) in run.iter_mut().enumerate() {
+            let (batch, head) = ((*first + i) / c.heads_kv, (*first + i) % c.heads_kv);
+            let (k, v) = kv(batch, head);
+            fill(isa, cells, &k, &v, c.masking.keep(batch));
+        }
+        let mut stats = AttentionStats::new(c.mode, c.reason);
+        stats.build_seconds = clock::since(start);
+        Ok(stats)
+    };
+    in_parts(&mut runs, build, &mut stats)?;
+    drop(runs);
+    let all = Accelerated {
+        q: problem.q,
+        kv: |batch, head| {
+            let (k, v) = kv(batch, head);
+            (k, v, &cells[batch * c.heads_kv + head])
+        },
+        heads_kv: c.heads_kv,
+        out: &problem.out,
+        lse: problem.lse.as_ref(),
+        masking: &c.masking,
+        scale: c.options.scale,
+        softcap: c.options.softcap,
+        rule,
+        isa,
+    };
+    if let (Some(watch), [work]) = (watch, &mut *works) {
+        let mut part = AttentionStats::new(c.mode, c.reason);
+        all.run(work, 0, 1, &mut part, &mut Some(watch));
+        stats.add(&part);
+        return Ok(stats);
+    }
+    let run = |ith, work: &mut Work| {
+        let mut part = AttentionStats::new(c.mode, c.reason);
+        let start = clock::now();
+        all.run(work, ith, parts, &mut part, &mut None);
+        part.attend_seconds = clock::since(start);
+        Ok(part)
+    };
+    in_parts(&mut works, run, &mut stats)?;
+    if auto && stats.pairs == stats.pairs_dense {
+        (stats.mode, stats.reason) = (Mode::Exact, Reason::Diffuse);
+    }
+    Ok(stats)
+}
+
+/// Cells over all keys that are not padding.
+fn fill(isa: Isa, cells: &mut Cells, k: &Rows<'_>, v: &Rows<'_>, keep: Option<&[u8]>) {
+    let (mut ids, mut n) = ([0; SEGMENT], 0);
+    for j in (0..k.rows()).filter(|&j| keep.is_none_or(|keep| keep[j] != 0)) {
+        ids[n] = j as u32;
+        n += 1;
+        if n == SEGMENT {
+            cells.push(isa, k, v, &ids);
+            n = 0;
+        }
+    }
+}

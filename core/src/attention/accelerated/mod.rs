@@ -1,0 +1,26 @@
+//! Accelerated attention: cells opened where they matter, estimated elsewhere.
+//!
+//! Query rows of a block (all heads that share keys and values) go through the tree of cells together, node by node, so
+//! that every block of means or keys is read once for all rows that want it:
+//!
+//! 1. keys outside complete segments exactly, with the dense kernels;
+//! 2. means of nodes against all rows: an estimate of each row's softmax sum, which fixes what "much" means for it;
+//! 3. from the top: a child is *opened* for a row when its farthest key may be a needle, or when the estimate of its
+//!    weight may be wrong by much; a child that is not opened counts as one token with its mean key, its mean value and
+//!    the mass `count * exp(s mu.q) * cosh(sigma)`;
+//! 4. of an opened cell every key is scored exactly, so that the mass is right; its values are read one by one only where
+//!    a key weighs enough, else the mean value stands for them.
+//!
+//! The standard deviation `sigma` of a child's logits is its keys' distance from their mean times
+//! `sqrt(q^T C q / tr C)`, C the mean covariance within cells of this head.
+
+mod all;
+mod block;
+mod call;
+mod rule;
+mod walk;
+
+pub(super) use block::Work;
+pub use call::Watch;
+pub(super) use call::{MOST_KEYS, call, plan_call};
+pub use rule::Rule;

@@ -1,0 +1,33 @@
+//! From the one knob to the thresholds.
+
+/// Thresholds, as shares of a row's softmax sum.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rule {
+    /// A key that may weigh so much is to be found.
+    pub needle: f32,
+    /// Standard deviations that a cell's farthest key may stand out towards a query.
+    pub stand_out: f32,
+    /// A cell is opened when its estimate may be wrong by so much.
+    pub cell: f32,
+    /// A node is opened when its estimate may be wrong by so much.
+    pub node: f32,
+    /// A key of an opened cell is weighed with its own value from so much on.
+    pub fine: f32,
+    /// Exact attention takes over where this many times the predicted cost exceeds its own; 0 = never.
+    pub caution: f32,
+}
+
+impl Rule {
+    /// The rule for a tolerance (relative output error), with dense fallback or without.
+    pub fn new(tolerance: f32, fall_back: bool) -> Rule {
+        let t = tolerance / 0.05;
+        Rule {
+            needle: 0.003 * t,
+            stand_out: 2.5,
+            cell: 0.02 * t,
+            node: 0.01 * t,
+            fine: 0.001 * t,
+            caution: if fall_back { 1.1 } else { 0.0 },
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! One segment: split by similarity, then described.
+
+use super::{BLOCK, LEAVES, Level, NODES, SEGMENT};
+use crate::error::Result;
+use crate::mem::{Buf, Memory, Plan, Rows};
+use crate::simd::Isa;
+use crate::simd::block::{Gather, Matrix, Outer, SumRows};
+
+/// Rounds of two means that a cut's direction comes from.
+const ROUNDS: usize = 2;
+/// Keys of a cell that the moments are taken from.
+const SAMPLED: usize = 2;
+
+/// Work memory of one segment.
+pub(super) struct Bench {
+    dim_k: usize,
+    dim_v: usize,
+    /// Keys `[SEGMENT][dim_k]`, values `[SEGMENT][dim_v]` in their place later.
+    rows: Buf<f32>,
+    row: Buf<f32>,
+    /// Places of the keys in the segment, by cell.
+    order: Buf<u32>,
+    /// Places on the upper side of a cut.
+    upper: Buf<u32>,
+    height: Buf<f32>,
+    /// Directions and means, and the two sums of a cut.
+    mean: Buf<f32>,
+    sum: Buf<f32>,
+    direction: Buf<f32>,
+}
+
+impl Bench {
+    pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize) {
+        let dim = dim_k.max(dim_v);
+        Buf::<f32>::plan(plan, SEGMENT * dim);
+        Buf::<f32>::plan(plan, dim);
+        Buf::<u32>::plan(plan, SEGMENT);
+        Buf::<u32>::plan(plan, SEGMENT);
+        Buf::<f32>::plan(plan, SEGMENT);
+        for _ in 0..3 {
+            Buf::<f32>::plan(plan, dim);
+        }
+    }
+
+    pub(super) fn new(memory: &Memory, dim_k: usize, dim_v: usize) -> Result<Self> {
+        let dim = dim_k.max(dim_v);
+        Ok(Bench {
+            dim_k,
+            dim_v,
+            rows: Buf::filled(memory, SEGMENT * dim, 0.0)?,
+            row: Buf::filled(memory, dim, 0.0)?,
+            order: Buf::filled(memory, SEGMENT, 0)?,
+            upper: Buf::filled(memory, SEGMENT, 0)?,
+            height: Buf::filled(memory, SEGMENT, 0.0)?,
+            mean: Buf::filled(memory, dim, 0.0)?,
+            sum: Buf::filled(memory, dim, 0.0)?,
+            direction: Buf::filled(memory, dim, 0.0)?,
+        })
+    }
+
+    /// Orders a segment's keys by cell: halves again and again, each across the direction in which it is widest.
+    pub(super) fn split(&mut self, isa: Isa, keys: &Rows<'_>, ids: &[u32], out: &mut [u32]) {
+        self.load(isa, keys, ids);
+        for (i, at) in self.order.iter_mut().enumerate() {
+            *at = i as u32;
+        }
+        let mut size = SEGMENT;
+        while size > BLOCK {
+            for begin in (0..SEGMENT).step_by(size) {
+                self.halve(isa, begin, size);
+            }
+            size /= 2;
+        }
+        for (out, &at) in out.iter_mut().zip(&*self.order) {
+            *out = ids[at as usize];
+        }
+    }
+
+    fn load(&mut self, isa: Isa, from: &Rows<'_>, ids: &[u32]) {
+        let stride = from.cols();
+        isa.run(Gather { from, ids, row: &mut self.row, transposed: false, stride, out: &mut self.rows });
+    }
+
+    /// Mean of the keys at `at` of the order into `mean`.
+    fn mean_of(&mut self, isa: Isa, begin: usize, n: usize, cols: usize) {
+        let mean = &mut self.mean[..cols];
+        mean.fill(0.0);
+        let rows = Matrix { data: &self.rows, stride: cols, cols };
+        isa.run(SumRows { rows, at: &self.order[begin..][..n], acc: mean });
+        isa.scale(1.0 / n as f32, mean);
+    }
+
+    /// Cuts keys `begin..begin + n` of the order at their median along the difference of two means.
+    fn halve(&mut self, isa: Isa, begin: usize, n: usize) {
+        let d = self.dim_k;
+        self.mean_of(isa, begin, n, d);
+        let at = &mut self.order[begin..][..n];
+        let height = &mut self.height[..n];
+        isa.sq_dists_at(&self.rows, d, at, &self.mean[..d], height);
+        // The key farthest out gives the first direction; of equals, the first.
+        let mut far = 0;
+        for (i, &h) in height.iter().enumerate() {
+            if h > height[far] {
+                far = i;
+            }
+        }
+        let direction = &mut self.direction[..d];
+        direction.copy_from_slice(&self.rows[at[far] as usize * d..][..d]);
+        isa.axpy(-1.0, &self.mean[..d], direction);
+        for _ in 0..ROUNDS {
+            isa.dots_at(&self.rows, d, at, direction, height);
+            let cut = isa.dot(direction, &self.mean[..d]);
+            self.upper.clear();
+            for (&i, &h) in at.iter().zip(&*height) {
+                if h > cut {
+                    // The buffer holds a whole segment.
+                    crate::error::reserved(self.upper.push(i));
+                }
+            }
+            let m = self.upper.len();
+            if m == 0 || m == n {
+                break;
+            }
+            // Mean of the upper side less mean of all points where mean less mean of the lower side points.
+            let sum = &mut self.sum[..d];
+            sum.fill(0.0);
+            isa.run(SumRows { rows: Matrix { data: &self.rows, stride: d, cols: d }, at: &self.upper, acc: sum });
+            isa.scale(1.0 / m as f32, sum);
+            isa.axpy(-1.0, &self.mean[..d], sum);
+            direction.copy_from_slice(sum);
+        }
+        isa.dots_at(&self.rows, d, at, direction, height);
+        // Keys by height; of equals, by place, so that the cells are well defined. A 64-bit number holds both.
+        let mut pairs = [0u64; SEGMENT];
+        for ((pair, &i), &h) in pairs.iter_mut().zip(&*at).zip(&*height) {
+            *pair = u64::from(crate::math::image_of(h)) << 32 | u64::from(i);
+        }
+        pairs[..n].select_nth_unstable(n / 2);
+        let (low, high) = pairs[..n].split_at_mut(n / 2);
+        // In the order of places, so that the next sums do not depend on how the selection went.
+        low.sort_unstable_by_key(|&p| p as u32);
+        high.sort_unstable_by_key(|&p| p as u32);
+        for (at, &pair) in at.iter_mut().zip(&pairs) {
+            *at = pair as u32;
+        }
+    }
+
+    /// Writes means, spreads and reaches of segment `at` after [`split`](Bench::split), and adds to the moments.
+    pub(super) fn describe(
+        &mut self,
+        isa: Isa,
+        values: &Rows<'_>,
+        at: usize,
+        stride: usize,
+        ids: &[u32],
+        leaves: &mut Level,
+        nodes: &mut Level,
+    ) {
+        self.describe_keys(isa, at, leaves, nodes);
+        self.load(isa, values, ids);
+        let d = self.dim_v;
+        for (level, size, first) in [(leaves, BLOCK, at * LEAVES), (nodes, BLOCK * BLOCK, at * NODES)] {
+            for i in 0..SEGMENT / size {
+                self.mean_of(isa, i * size, size, d);
+                level.values[(first + i) * stride..][..d].copy_from_slice(&self.mean[..d]);
+            }
+        }
+    }
+
+    fn describe_keys(&mut self, isa: Isa, at: usize, leaves: &mut Level, nodes: &mut Level) {
+        let d = self.dim_k;
+        for (level, size, first) in [(leaves, BLOCK, at * LEAVES), (nodes, BLOCK * BLOCK, at * NODES)] {
+            for i in 0..SEGMENT / size {
+                self.mean_of(isa, i * size, size, d);
+                let keys = &self.order[i * size..][..size];
+                let height = &mut self.height[..size];
+                isa.sq_dists_at(&self.rows, d, keys, &self.mean[..d], height);
+                let spread = libm::sqrtf(height.iter().sum::<f32>() / size as f32);
+                let reach = libm::sqrtf(isa.max(height));
+                level.set(first + i, &self.mean[..d], spread, reach);
+                for cell in keys.chunks_exact(BLOCK) {
+                    for &key in cell.iter().step_by(BLOCK / SAMPLED) {
+                        let x = &mut self.row[..d];
+                        x.copy_from_slice(&self.rows[key as usize * d..][..d]);
+                        isa.axpy(-1.0, &self.mean[..d], x);
+                        isa.run(Outer { x, moment: &mut level.moment });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds segment `at`, whose keys by cell are `ids`, to the moments.
+    pub(super) fn moments(
+        &mut self,
+        isa: Isa,
+        keys: &Rows<'_>,
+        at: usize,
+        ids: &[u32],
+        leaves: &mut Level,
+        nodes: &mut Level,
+    ) {
+        self.load(isa, keys, ids);
+        for (i, at) in self.order.iter_mut().enumerate() {
+            *at = i as u32;
+        }
+        // Means are summed in the order of the cells, as they were when the segment came, so that the bits are the same.
+        self.describe_keys(isa, at, leaves, nodes);
+    }
+}

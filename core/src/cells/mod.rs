@@ -1,0 +1,209 @@
+//! Keys gathered into cells: the levels of multi-level DCI as a tree of contiguous blocks (paper, section 4.2).
+//!
+//! Every [`SEGMENT`] consecutive keys are split by similarity into [`LEAVES`] cells of exactly [`BLOCK`] keys, and every
+//! [`BLOCK`] cells form a node; nodes are searched [`BLOCK`] at a time. Of cells and nodes the tree keeps mean key, mean
+//! value, and how far keys lie from their mean; the keys themselves stay where they are. A complete segment never
+//! changes, and its cells depend on nothing but its keys and values.
+
+mod build;
+
+use crate::error::Result;
+use crate::mem::{Buf, Memory, Plan, Rows};
+use crate::simd::Isa;
+pub(crate) use crate::simd::block::{BLOCK, Matrix};
+use build::Bench;
+
+/// Keys of a segment.
+pub const SEGMENT: usize = 512;
+/// Cells of a segment.
+pub const LEAVES: usize = SEGMENT / BLOCK;
+/// Nodes of a segment.
+pub const NODES: usize = LEAVES / BLOCK;
+/// Segments whose nodes share a block.
+pub const ROOT: usize = BLOCK / NODES;
+
+/// Block of vectors, transposed, with their values and what is known of the keys below.
+struct Level {
+    /// Means of keys `[block][dim_k][BLOCK]`.
+    keys: Buf<f32>,
+    /// Means of values `[block][BLOCK][value_stride]`.
+    values: Buf<f32>,
+    /// Root mean square distance of the keys from their mean, `[block][BLOCK]`.
+    spread: Buf<f32>,
+    /// Largest distance, `[block][BLOCK]`.
+    reach: Buf<f32>,
+    /// Sum over sampled keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k]`.
+    moment: Buf<f32>,
+}
+
+impl Level {
+    fn plan(plan: &mut Plan, blocks: usize, dim_k: usize, stride: usize) {
+        Buf::<f32>::plan(plan, blocks * dim_k * BLOCK);
+        Buf::<f32>::plan(plan, blocks * BLOCK * stride);
+        Buf::<f32>::plan(plan, blocks * BLOCK);
+        Buf::<f32>::plan(plan, blocks * BLOCK);
+        Buf::<f32>::plan(plan, dim_k * dim_k);
+    }
+
+    fn new(memory: &Memory, blocks: usize, dim_k: usize, stride: usize) -> Result<Self> {
+        Ok(Level {
+            keys: Buf::filled(memory, blocks * dim_k * BLOCK, 0.0)?,
+            values: Buf::filled(memory, blocks * BLOCK * stride, 0.0)?,
+            spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
+            reach: Buf::filled(memory, blocks * BLOCK, 0.0)?,
+            moment: Buf::filled(memory, dim_k * dim_k, 0.0)?,
+        })
+    }
+
+    /// Vector `at`, counted over all blocks.
+    fn set(&mut self, at: usize, key: &[f32], spread: f32, reach: f32) {
+        let (block, lane) = (at / BLOCK, at % BLOCK);
+        let keys = &mut self.keys[block * key.len() * BLOCK..][..key.len() * BLOCK];
+        for (to, &x) in keys.chunks_exact_mut(BLOCK).zip(key) {
+            to[lane] = x;
+        }
+        self.spread[at] = spread;
+        self.reach[at] = reach;
+    }
+}
+
+/// A block of either level, for the kernels.
+pub(crate) struct Block<'a> {
+    /// `[dim_k][BLOCK]`.
+    pub(crate) keys: &'a [f32],
+    /// `[BLOCK][value_stride]`.
+    pub(crate) values: Matrix<'a>,
+    pub(crate) spread: &'a [f32],
+    pub(crate) reach: &'a [f32],
+}
+
+/// Cells over the complete segments of one KV head.
+///
+/// Allocation class: creation only. A segment costs O(SEGMENT x dim x log LEAVES).
+pub struct Cells {
+    dim_k: usize,
+    dim_v: usize,
+    /// Elements of a value, padded to whole vectors.
+    stride: usize,
+    capacity: usize,
+    segments: usize,
+    /// Keys by cell: rows of the matrices the segments were built from, `[segment][SEGMENT]`.
+    ids: Buf<u32>,
+    /// Smallest and largest row of every segment.
+    range: Buf<[u32; 2]>,
+    leaves: Level,
+    nodes: Level,
+    bench: Bench,
+}
+
+impl Cells {
+    fn stride(dim_v: usize) -> usize {
+        dim_v.next_multiple_of(16)
+    }
+
+    /// Adds the blocks of cells over up to `keys` keys to a plan.
+    pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, keys: usize) {
+        let (segments, stride) = (keys / SEGMENT, Cells::stride(dim_v));
+        Buf::<u32>::plan(plan, segments * SEGMENT);
+        Buf::<[u32; 2]>::plan(plan, segments);
+        Level::plan(plan, segments * NODES, dim_k, stride);
+        Level::plan(plan, segments.div_ceil(ROOT), dim_k, stride);
+        Bench::plan(plan, dim_k, dim_v);
+    }
+
+    /// Empty cells for up to `keys` keys.
+    ///
+    /// # Errors
+    /// `NoMemory`, `Budget`.
+    pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, keys: usize) -> Result<Self> {
+        let (segments, stride) = (keys / SEGMENT, Cells::stride(dim_v));
+        Ok(Cells {
+            dim_k,
+            dim_v,
+            stride,
+            capacity: segments,
+            segments: 0,
+            ids: Buf::filled(memory, segments * SEGMENT, 0)?,
+            range: Buf::filled(memory, segments, [0; 2])?,
+            leaves: Level::new(memory, segments * NODES, dim_k, stride)?,
+            nodes: Level::new(memory, segments.div_ceil(ROOT), dim_k, stride)?,
+            bench: Bench::new(memory, dim_k, dim_v)?,
+        })
+    }
+
+    /// Complete segments.
+    pub fn segments(&self) -> usize {
+        self.segments
+    }
+
+    /// Appends a segment of the rows `ids` (ascending, [`SEGMENT`] of them) of `keys [_, dim_k]` and `values [_, dim_v]`.
+    ///
+    /// # Panics
+    /// If the shapes do not fit or there is no room.
+    pub fn push(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, ids: &[u32]) {
+        assert!(ids.len() == SEGMENT && self.segments < self.capacity);
+        assert!(keys.cols() == self.dim_k && values.cols() == self.dim_v);
+        let at = self.segments;
+        self.range[at] = [ids[0], ids[SEGMENT - 1]];
+        self.bench.split(isa, keys, ids, &mut self.ids[at * SEGMENT..][..SEGMENT]);
+        self.bench.describe(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
+        self.segments += 1;
+    }
+
+    /// Forgets all segments.
+    pub fn clear(&mut self) {
+        self.segments = 0;
+        self.leaves.moment.fill(0.0);
+        self.nodes.moment.fill(0.0);
+    }
+
+    /// Keeps the first `segments` segments of cells that were built from rows `0, 1, 2..` of `keys`, as if the others had
+    /// never been there. O(keys kept).
+    pub fn truncate(&mut self, isa: Isa, keys: &Rows<'_>, segments: usize) {
+        if segments >= self.segments {
+            return;
+        }
+        self.segments = segments;
+        self.leaves.moment.fill(0.0);
+        self.nodes.moment.fill(0.0);
+        for at in 0..segments {
+            let ids = &self.ids[at * SEGMENT..][..SEGMENT];
+            self.bench.moments(isa, keys, at, ids, &mut self.leaves, &mut self.nodes);
+        }
+    }
+
+    /// First and last row of a segment.
+    pub(crate) fn range(&self, segment: usize) -> [usize; 2] {
+        self.range[segment].map(|x| x as usize)
+    }
+
+    /// Rows of the keys of a cell.
+    pub(crate) fn keys_of(&self, node: usize, lane: usize) -> &[u32] {
+        &self.ids[(node * BLOCK + lane) * BLOCK..][..BLOCK]
+    }
+
+    fn block<'a>(&self, level: &'a Level, at: usize) -> Block<'a> {
+        let values = &level.values[at * BLOCK * self.stride..][..BLOCK * self.stride];
+        Block {
+            keys: &level.keys[at * self.dim_k * BLOCK..][..self.dim_k * BLOCK],
+            values: Matrix { data: values, stride: self.stride, cols: self.dim_v },
+            spread: &level.spread[at * BLOCK..][..BLOCK],
+            reach: &level.reach[at * BLOCK..][..BLOCK],
+        }
+    }
+
+    /// The cells of a node.
+    pub(crate) fn node(&self, node: usize) -> Block<'_> {
+        self.block(&self.leaves, node)
+    }
+
+    /// The nodes of [`ROOT`] segments.
+    pub(crate) fn root(&self, at: usize) -> Block<'_> {
+        self.block(&self.nodes, at)
+    }
+
+    /// Sums of outer products of residuals within cells and within nodes, `[dim_k][dim_k]`.
+    pub(crate) fn moments(&self) -> [&[f32]; 2] {
+        [&self.leaves.moment, &self.nodes.moment]
+    }
+}

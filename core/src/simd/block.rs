@@ -1,0 +1,526 @@
+//! Blocks of sixteen vectors (the keys of a cell, the means of a node's cells) against lists of query rows.
+//!
+//! A block lies transposed, so that its vectors fill the lanes; queries are read as they lie, as broadcasts. Whatever a
+//! list holds costs the same per row: lists are what is left when most rows do not want a block.
+
+use super::math;
+use super::rows;
+use super::vector::Simd;
+use super::{Task, kernels};
+use crate::mem::Rows;
+
+/// Vectors of a block.
+pub(crate) const BLOCK: usize = 16;
+
+/// Rows of f32, `stride` apart, of which `cols` count.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a> {
+    pub(crate) data: &'a [f32],
+    pub(crate) stride: usize,
+    pub(crate) cols: usize,
+}
+
+/// Refuses a list that leaves `len` numbers in rows of `stride`.
+#[inline(always)]
+fn check(rows: &[u16], len: usize, stride: usize, cols: usize) {
+    assert!(cols <= stride && stride > 0);
+    let count = len / stride;
+    assert!(rows.iter().fold(true, |ok, &r| ok & ((r as usize) < count)));
+}
+
+/// `out[i * BLOCK + j] = <q[rows[i]], vector j>`; `block` is `[cols][BLOCK]`.
+pub(crate) struct Scores<'a> {
+    pub(crate) block: &'a [f32],
+    pub(crate) q: Matrix<'a>,
+    pub(crate) rows: &'a [u16],
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Task for Scores<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        check(self.rows, self.q.data.len(), self.q.stride, self.q.cols);
+        assert!(self.block.len() >= self.q.cols * BLOCK && self.out.len() >= self.rows.len() * BLOCK);
+        // SAFETY: rows are inside the matrix, the block has `cols` rows, `out` a row for every query.
+        unsafe {
+            match S::LANES {
+                16 => self.tiles::<S, 1, 8>(s),
+                8 => self.tiles::<S, 2, 4>(s),
+                4 => self.tiles::<S, 4, 4>(s),
+                _ => self.tiles::<S, 16, 1>(s),
+            }
+        }
+    }
+}
+
+impl Scores<'_> {
+    /// # Safety
+    /// As checked in `run`; `C * LANES` is the block.
+    #[inline(always)]
+    unsafe fn tiles<S: Simd, const C: usize, const R: usize>(mut self, s: S) {
+        let mut i = 0;
+        // SAFETY: rows i.. are there.
+        unsafe {
+            while i + R <= self.rows.len() {
+                self.tile::<S, C, R>(s, i);
+                i += R;
+            }
+            while i + 2 <= self.rows.len() {
+                self.tile::<S, C, 2>(s, i);
+                i += 2;
+            }
+            if i < self.rows.len() {
+                self.tile::<S, C, 1>(s, i);
+            }
+        }
+    }
+
+    /// `R` rows from list place `i` on.
+    ///
+    /// # Safety
+    /// As checked in `run`.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const C: usize, const R: usize>(&mut self, s: S, i: usize) {
+        let mut q = [self.q.data.as_ptr(); R];
+        for r in 0..R {
+            // SAFETY: the row is inside.
+            q[r] = unsafe { q[r].add(self.rows[i + r] as usize * self.q.stride) };
+        }
+        let mut acc = [[s.splat(0.0); C]; R];
+        let mut block = self.block.as_ptr();
+        for k in 0..self.q.cols {
+            let mut b = [s.splat(0.0); C];
+            for c in 0..C {
+                // SAFETY: row k of the block.
+                b[c] = unsafe { s.load(block.add(c * S::LANES)) };
+            }
+            for r in 0..R {
+                // SAFETY: k < cols.
+                let a = s.splat(unsafe { *q[r].add(k) });
+                for c in 0..C {
+                    acc[r][c] = s.fma(a, b[c], acc[r][c]);
+                }
+            }
+            block = block.wrapping_add(BLOCK);
+        }
+        for r in 0..R {
+            for c in 0..C {
+                // SAFETY: `out` has a row for every query.
+                unsafe { s.store(self.out.as_mut_ptr().add((i + r) * BLOCK + c * S::LANES), acc[r][c]) };
+            }
+        }
+    }
+}
+
+/// `out[rows[i]] += sum_j p[i * BLOCK + j] * values[j]`; `values` is `[BLOCK][stride]`, padded like the rows of `out` to
+/// whole vectors.
+pub(crate) struct AddValues<'a> {
+    pub(crate) p: &'a [f32],
+    pub(crate) values: Matrix<'a>,
+    pub(crate) rows: &'a [u16],
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Task for AddValues<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let Matrix { data, stride, cols } = self.values;
+        check(self.rows, self.out.len(), stride, cols.next_multiple_of(S::LANES));
+        assert!(data.len() >= BLOCK * stride && self.p.len() >= self.rows.len() * BLOCK);
+        let vecs = cols.div_ceil(S::LANES);
+        let mut i = 0;
+        while i < self.rows.len() {
+            let r = if i + 4 <= self.rows.len() { 4 } else { 1 };
+            let mut v = 0;
+            while v < vecs {
+                let c = if S::WIDE && v + 4 <= vecs {
+                    4
+                } else if v + 2 <= vecs {
+                    2
+                } else {
+                    1
+                };
+                // SAFETY: rows and vectors are inside, as checked.
+                unsafe {
+                    match (r, c) {
+                        (4, 4) => self.tile::<S, 4, 4>(s, i, v),
+                        (4, 2) => self.tile::<S, 4, 2>(s, i, v),
+                        (4, _) => self.tile::<S, 4, 1>(s, i, v),
+                        (_, 4) => self.tile::<S, 1, 4>(s, i, v),
+                        (_, 2) => self.tile::<S, 1, 2>(s, i, v),
+                        _ => self.tile::<S, 1, 1>(s, i, v),
+                    }
+                }
+                v += c;
+            }
+            i += r;
+        }
+    }
+}
+
+impl AddValues<'_> {
+    /// `R` rows from list place `i`, `C` vectors from `v`. Rows of a tile must differ.
+    ///
+    /// # Safety
+    /// As checked in `run`.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const R: usize, const C: usize>(&mut self, s: S, i: usize, v: usize) {
+        let stride = self.values.stride;
+        let mut acc = [[s.splat(0.0); C]; R];
+        let mut out = [self.out.as_mut_ptr(); R];
+        for r in 0..R {
+            // SAFETY: the row is inside.
+            unsafe {
+                out[r] = out[r].add(self.rows[i + r] as usize * stride + v * S::LANES);
+                for c in 0..C {
+                    acc[r][c] = s.load(out[r].add(c * S::LANES));
+                }
+            }
+        }
+        for j in 0..BLOCK {
+            let mut b = [s.splat(0.0); C];
+            for c in 0..C {
+                // SAFETY: value j, vector v + c.
+                b[c] = unsafe { s.load(self.values.data.as_ptr().add(j * stride + (v + c) * S::LANES)) };
+            }
+            for r in 0..R {
+                // SAFETY: weight j of row i + r.
+                let a = s.splat(unsafe { *self.p.as_ptr().add((i + r) * BLOCK + j) });
+                for c in 0..C {
+                    acc[r][c] = s.fma(a, b[c], acc[r][c]);
+                }
+            }
+        }
+        for r in 0..R {
+            for c in 0..C {
+                // SAFETY: as above.
+                unsafe { s.store(out[r].add(c * S::LANES), acc[r][c]) };
+            }
+        }
+    }
+}
+
+/// What is known of every query of a block, in powers of two: logits are `score * scale * log2(e)`, which the queries
+/// carry already.
+pub(crate) struct Limits<'a> {
+    /// Weights are relative to this logit.
+    pub(crate) reference: &'a [f32],
+    /// Logit that a key must seem to reach to be worth finding.
+    pub(crate) needle: &'a [f32],
+    /// Weight times spread that a child must reach.
+    pub(crate) mass: &'a [f32],
+    /// Standard deviation of a logit per unit of a child's spread.
+    pub(crate) sigma: &'a [f32],
+    /// Standard deviations that the farthest vector of a child may stand out.
+    pub(crate) stand_out: f32,
+    /// Logits are `softcap * tanh(logit / softcap)`; 0 = off.
+    pub(crate) softcap: f32,
+}
+
+/// Children of a node.
+pub(crate) struct Children<'a> {
+    /// Root mean square distance of a child's keys from its mean.
+    pub(crate) spread: &'a [f32],
+    /// Largest distance of a child's key from its mean.
+    pub(crate) reach: &'a [f32],
+    /// 1 for children that are to be looked at, 0 for others.
+    pub(crate) present: &'a [f32; BLOCK],
+    /// The same as bits.
+    pub(crate) bits: u16,
+    /// log2 of a child's keys.
+    pub(crate) log2_count: f32,
+}
+
+/// Larger than any difference that a weight may come from: 2^100 is finite and so are sums of many.
+const MOST: f32 = 100.0;
+/// Spread beyond which a mean says nothing: e^12 is as much as an estimate may differ from it.
+const SPREAD: f32 = 17.3;
+
+/// Logit of a child's mean and one standard deviation of its keys, with what `softcap` makes of them.
+#[inline(always)]
+fn center<S: Simd>(s: S, x: S::V, sigma: S::V, cap: f32) -> (S::V, S::V) {
+    if cap > 0.0 {
+        let t = math::tanh(s, s.mul(x, s.splat(1.0 / cap)));
+        let slope = s.sub(s.splat(1.0), s.mul(t, t));
+        return (s.mul(t, s.splat(cap)), s.mul(sigma, slope));
+    }
+    (x, sigma)
+}
+
+#[inline(always)]
+fn capped<S: Simd>(s: S, x: S::V, cap: f32) -> S::V {
+    if cap > 0.0 { s.mul(math::tanh(s, s.mul(x, s.splat(1.0 / cap))), s.splat(cap)) } else { x }
+}
+
+/// Adds the children's estimated weights to running maxima and sums, lane by lane: `max` and `sum` are `[query][BLOCK]`.
+pub(crate) struct Total<'a> {
+    pub(crate) scores: &'a [f32],
+    pub(crate) children: Children<'a>,
+    pub(crate) limits: Limits<'a>,
+    pub(crate) count: usize,
+    pub(crate) max: &'a mut [f32],
+    pub(crate) sum: &'a mut [f32],
+}
+
+/// Below every logit, and its difference from any is finite.
+pub(crate) const LOWEST: f32 = -1e30;
+
+impl Task for Total<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let n = self.count;
+        assert!(self.scores.len() >= n * BLOCK && self.max.len() >= n * BLOCK && self.sum.len() >= n * BLOCK);
+        assert!(self.limits.sigma.len() >= n && self.children.spread.len() >= BLOCK);
+        let count = s.splat(self.children.log2_count - 1.0);
+        for i in 0..n {
+            let root = s.splat(self.limits.sigma[i]);
+            let mut c = 0;
+            while c < BLOCK {
+                // SAFETY: vector c of a row of BLOCK numbers; row i is inside all of them.
+                unsafe {
+                    let at = i * BLOCK + c;
+                    let sigma = s.mul(s.load(self.children.spread.as_ptr().add(c)), root);
+                    let (x, sigma) = center(s, s.load(self.scores.as_ptr().add(at)), sigma, self.limits.softcap);
+                    let sigma = s.min(sigma, s.splat(SPREAD));
+                    let x = s.add(x, count);
+                    let present = s.load(self.children.present.as_ptr().add(c));
+                    let high = s.select_lt(s.splat(0.5), present, s.add(x, sigma), s.splat(LOWEST));
+                    let low = s.select_lt(s.splat(0.5), present, s.sub(x, sigma), s.splat(LOWEST));
+                    let before = s.load(self.max.as_ptr().add(at));
+                    let now = s.max(before, high);
+                    let sum = s.mul(s.load(self.sum.as_ptr().add(at)), s.exp2(s.sub(before, now)));
+                    let new = s.add(s.exp2(s.sub(high, now)), s.exp2(s.sub(low, now)));
+                    s.store(self.max.as_mut_ptr().add(at), now);
+                    s.store(self.sum.as_mut_ptr().add(at), s.add(sum, new));
+                }
+                c += S::LANES;
+            }
+        }
+    }
+}
+
+/// Which children each row of a list opens, as bits, and the estimated weights of the others, in place of their scores
+/// (0 where opened); estimates are added to `sum`, `[query][BLOCK]`.
+pub(crate) struct Choose<'a> {
+    pub(crate) scores: &'a mut [f32],
+    pub(crate) rows: &'a [u16],
+    pub(crate) children: Children<'a>,
+    pub(crate) limits: Limits<'a>,
+    pub(crate) sum: &'a mut [f32],
+    pub(crate) open: &'a mut [u16],
+}
+
+impl Task for Choose<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Choose { scores, rows, children, limits, sum, open } = self;
+        let n = rows.len();
+        check(rows, sum.len(), BLOCK, BLOCK);
+        assert!(scores.len() >= n * BLOCK && open.len() >= n);
+        assert!(children.spread.len() >= BLOCK && children.reach.len() >= BLOCK);
+        let count = children.log2_count - 1.0;
+        let cap = limits.softcap;
+        let zero = s.splat(0.0);
+        for i in 0..n {
+            let q = rows[i] as usize;
+            let root = s.splat(limits.sigma[q]);
+            let far = s.splat(limits.sigma[q] * limits.stand_out);
+            let shift = s.splat(count - limits.reference[q]);
+            let (needle, mass) = (s.splat(limits.needle[q]), s.splat(limits.mass[q]));
+            let (mut bits, mut c) = (0, 0);
+            while c < BLOCK {
+                // SAFETY: vector c of rows of BLOCK numbers that are inside.
+                unsafe {
+                    let at = scores.as_mut_ptr().add(i * BLOCK + c);
+                    let raw = s.load(at);
+                    let best = capped(s, s.fma(s.load(children.reach.as_ptr().add(c)), far, raw), cap);
+                    let sigma = s.mul(s.load(children.spread.as_ptr().add(c)), root);
+                    let (x, sigma) = center(s, raw, sigma, cap);
+                    let sigma = s.min(sigma, s.splat(SPREAD));
+                    let x = s.add(x, shift);
+                    let most = s.splat(MOST);
+                    let w = s.add(s.exp2(s.min(s.add(x, sigma), most)), s.exp2(s.min(s.sub(x, sigma), most)));
+                    // The spread in natural units, as a share of the weight that may be wrong.
+                    let wrong = s.mul(w, s.min(s.mul(sigma, s.splat(core::f32::consts::LN_2)), s.splat(1.0)));
+                    let small = s.select_lt(wrong, mass, w, zero);
+                    let kept = s.mul(s.select_lt(best, needle, small, zero), s.load(children.present.as_ptr().add(c)));
+                    bits |= (s.lt_bits(best, needle) & s.lt_bits(wrong, mass)) << c;
+                    s.store(at, kept);
+                    let total = sum.as_mut_ptr().add(q * BLOCK + c);
+                    s.store(total, s.add(s.load(total), kept));
+                }
+                c += S::LANES;
+            }
+            open[i] = !(bits as u16) & children.bits;
+        }
+    }
+}
+
+/// Exact weights of a cell's keys in place of their scores. Rows of which a key reaches `fine` go to the front of the
+/// weights, their places to `full`; of the others only the sum is kept, `mass[places[i] * BLOCK + lane]`.
+pub(crate) struct Weigh<'a> {
+    pub(crate) scores: &'a mut [f32],
+    /// Queries.
+    pub(crate) rows: &'a [u16],
+    /// Places of the rows in the parent's list.
+    pub(crate) places: &'a [u16],
+    /// Which child of its parent the cell is.
+    pub(crate) lane: usize,
+    pub(crate) reference: &'a [f32],
+    /// Weight of a key from which on its own value is used.
+    pub(crate) fine: &'a [f32],
+    pub(crate) softcap: f32,
+    /// `[query][BLOCK]`.
+    pub(crate) sum: &'a mut [f32],
+    pub(crate) mass: &'a mut [f32],
+    /// Queries of the rows at the front.
+    pub(crate) full: &'a mut [u16],
+    /// Set where a key's weight leaves the range of f32, by query.
+    pub(crate) lost: &'a mut [bool],
+}
+
+impl Task for Weigh<'_> {
+    /// Rows at the front.
+    type Out = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> usize {
+        let Weigh { scores, rows, places, lane, reference, fine, softcap, sum, mass, full, lost } = self;
+        let n = rows.len();
+        check(rows, sum.len(), BLOCK, BLOCK);
+        check(places, mass.len(), BLOCK, BLOCK);
+        assert!(scores.len() >= n * BLOCK && full.len() >= n && places.len() == n && lane < BLOCK);
+        let mut front = 0;
+        for i in 0..n {
+            let q = rows[i] as usize;
+            let (shift, limit) = (s.splat(reference[q]), s.splat(fine[q]));
+            let mut total = s.splat(0.0);
+            let (mut light, mut fits, mut c) = (true, true, 0);
+            let all = if S::LANES == 16 { 0xffff } else { (1 << S::LANES) - 1 };
+            while c < BLOCK {
+                // SAFETY: vector c of rows of BLOCK numbers that are inside; front <= i.
+                unsafe {
+                    let x = capped(s, s.load(scores.as_ptr().add(i * BLOCK + c)), softcap);
+                    let x = s.sub(x, shift);
+                    fits &= s.lt_bits(x, s.splat(MOST)) == all;
+                    let w = s.exp2(s.min(x, s.splat(MOST)));
+                    light &= s.lt_bits(w, limit) == all;
+                    total = s.add(total, w);
+                    let at = sum.as_mut_ptr().add(q * BLOCK + c);
+                    s.store(at, s.add(s.load(at), w));
+                    s.store(scores.as_mut_ptr().add(front * BLOCK + c), w);
+                }
+                c += S::LANES;
+            }
+            if !fits {
+                lost[q] = true;
+            }
+            if light {
+                mass[places[i] as usize * BLOCK + lane] = s.reduce_add(total);
+            } else {
+                full[front] = rows[i];
+                front += 1;
+            }
+        }
+        front
+    }
+}
+
+/// Rows `ids` of a matrix, transposed into `[cols][BLOCK]` or as they lie into `[BLOCK][stride]`.
+pub(crate) struct Gather<'a> {
+    pub(crate) from: &'a Rows<'a>,
+    pub(crate) ids: &'a [u32],
+    /// One row.
+    pub(crate) row: &'a mut [f32],
+    pub(crate) transposed: bool,
+    pub(crate) stride: usize,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Task for Gather<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let cols = self.from.cols();
+        for (j, &id) in self.ids.iter().enumerate() {
+            if self.transposed {
+                rows::widen(s, self.from, id as usize, self.row);
+                for (to, &x) in self.out.chunks_exact_mut(BLOCK).zip(&self.row[..cols]) {
+                    to[j] = x;
+                }
+            } else {
+                rows::widen(s, self.from, id as usize, &mut self.out[j * self.stride..][..cols]);
+            }
+        }
+    }
+}
+
+/// `acc[c] += sum of rows[at[i] * stride + c]`.
+pub(crate) struct SumRows<'a> {
+    pub(crate) rows: Matrix<'a>,
+    pub(crate) at: &'a [u32],
+    pub(crate) acc: &'a mut [f32],
+}
+
+impl Task for SumRows<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for &i in self.at {
+            let row = &self.rows.data[i as usize * self.rows.stride..][..self.rows.cols];
+            kernels::axpy(s, 1.0, row, self.acc);
+        }
+    }
+}
+
+/// `moment[a * d + b] += x[a] * x[b]`, and `out[q] = sqrt(x_q^T moment x_q / trace)` by [`Forms`].
+pub(crate) struct Outer<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) moment: &'a mut [f32],
+}
+
+impl Task for Outer<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (row, &a) in self.moment.chunks_exact_mut(self.x.len()).zip(self.x) {
+            kernels::axpy(s, a, self.x, row);
+        }
+    }
+}
+
+/// `out[i] = sqrt(max(q_i^T moment q_i, 0) * factor)` for the first `out.len()` rows.
+pub(crate) struct Forms<'a> {
+    pub(crate) q: Matrix<'a>,
+    pub(crate) moment: &'a [f32],
+    pub(crate) factor: f32,
+    /// One row.
+    pub(crate) row: &'a mut [f32],
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Task for Forms<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let d = self.q.cols;
+        for (i, out) in self.out.iter_mut().enumerate() {
+            let q = &self.q.data[i * self.q.stride..][..d];
+            // The moment is symmetric: its rows serve as columns.
+            kernels::dots(s, self.moment, d, q, &mut self.row[..d]);
+            *out = libm::sqrtf((kernels::dot(s, &self.row[..d], q) * self.factor).max(0.0));
+        }
+    }
+}
