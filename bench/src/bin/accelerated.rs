@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         match k.as_str() {
             "needle" => rule.needle = v,
             "stand" => rule.stand_out = v,
+            "standn" => rule.stand_out_node = v,
             "cell" => rule.cell = v,
             "node" => rule.node = v,
             "fine" => rule.fine = v,

@@ -78,7 +78,7 @@ impl Bench {
 
     fn load(&mut self, isa: Isa, from: &Rows<'_>, ids: &[u32]) {
         let stride = from.cols();
-        isa.run(Gather { from, ids, row: &mut self.row, transposed: false, stride, out: &mut self.rows });
+        isa.run(Gather { from, ids, stride, out: &mut self.rows });
     }
 
     /// Mean of the keys at `at` of the order into `mean`.
@@ -183,7 +183,7 @@ impl Bench {
                         let x = &mut self.row[..d];
                         x.copy_from_slice(&self.rows[key as usize * d..][..d]);
                         isa.axpy(-1.0, &self.mean[..d], x);
-                        isa.run(Outer { x, moment: &mut level.moment });
+                        isa.run(Outer { x, stride: d.next_multiple_of(BLOCK), moment: &mut level.moment });
                     }
                 }
             }

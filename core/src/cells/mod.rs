@@ -32,7 +32,7 @@ struct Level {
     spread: Buf<f32>,
     /// Largest distance, `[block][BLOCK]`.
     reach: Buf<f32>,
-    /// Sum over sampled keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k]`.
+    /// Sum over sampled keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k rounded up to a block]`.
     moment: Buf<f32>,
 }
 
@@ -42,7 +42,7 @@ impl Level {
         Buf::<f32>::plan(plan, blocks * BLOCK * stride);
         Buf::<f32>::plan(plan, blocks * BLOCK);
         Buf::<f32>::plan(plan, blocks * BLOCK);
-        Buf::<f32>::plan(plan, dim_k * dim_k);
+        Buf::<f32>::plan(plan, dim_k * dim_k.next_multiple_of(BLOCK));
     }
 
     fn new(memory: &Memory, blocks: usize, dim_k: usize, stride: usize) -> Result<Self> {
@@ -51,7 +51,7 @@ impl Level {
             values: Buf::filled(memory, blocks * BLOCK * stride, 0.0)?,
             spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             reach: Buf::filled(memory, blocks * BLOCK, 0.0)?,
-            moment: Buf::filled(memory, dim_k * dim_k, 0.0)?,
+            moment: Buf::filled(memory, dim_k * dim_k.next_multiple_of(BLOCK), 0.0)?,
         })
     }
 
@@ -202,7 +202,7 @@ impl Cells {
         self.block(&self.nodes, at)
     }
 
-    /// Sums of outer products of residuals within cells and within nodes, `[dim_k][dim_k]`.
+    /// Sums of outer products of residuals within cells and within nodes, `[dim_k][dim_k rounded up to a block]`.
     pub(crate) fn moments(&self) -> [&[f32]; 2] {
         [&self.leaves.moment, &self.nodes.moment]
     }

@@ -399,48 +399,71 @@ impl Task for Weigh<'_> {
         check(places, mass.len(), BLOCK, BLOCK);
         assert!(scores.len() >= n * BLOCK && full.len() >= n && places.len() == n && lane < BLOCK);
         let mut front = 0;
-        for i in 0..n {
-            let q = rows[i] as usize;
-            let (shift, limit) = (s.splat(reference[q]), s.splat(fine[q]));
-            let mut total = s.splat(0.0);
-            let (mut light, mut fits, mut c) = (true, true, 0);
-            let all = if S::LANES == 16 { 0xffff } else { (1 << S::LANES) - 1 };
-            while c < BLOCK {
-                // SAFETY: vector c of rows of BLOCK numbers that are inside; front <= i.
+        let mut i = 0;
+        while i < n {
+            let group = if i + 4 <= n { 4 } else { 1 };
+            let mut total = [s.splat(0.0); 4];
+            let mut light = [true; 4];
+            for r in 0..group {
+                // SAFETY: rows of BLOCK numbers, as checked.
                 unsafe {
-                    let x = capped(s, s.load(scores.as_ptr().add(i * BLOCK + c)), softcap);
-                    let x = s.sub(x, shift);
-                    fits &= s.lt_bits(x, s.splat(MOST)) == all;
-                    let w = s.exp2(s.min(x, s.splat(MOST)));
-                    light &= s.lt_bits(w, limit) == all;
-                    total = s.add(total, w);
-                    let at = sum.as_mut_ptr().add(q * BLOCK + c);
-                    s.store(at, s.add(s.load(at), w));
-                    s.store(scores.as_mut_ptr().add(front * BLOCK + c), w);
+                    let q = rows[i + r] as usize;
+                    let at = scores.as_mut_ptr().add((i + r) * BLOCK);
+                    let to = sum.as_mut_ptr().add(q * BLOCK);
+                    let fits;
+                    (total[r], light[r], fits) = weigh(s, at, to, reference[q], fine[q], softcap);
+                    if !fits {
+                        lost[q] = true;
+                    }
                 }
-                c += S::LANES;
             }
-            if !fits {
-                lost[q] = true;
+            let sums = s.reduce_add4(total);
+            for r in 0..group {
+                mass[places[i + r] as usize * BLOCK + lane] = if light[r] { sums[r] } else { 0.0 };
+                if !light[r] {
+                    full[front] = rows[i + r];
+                    if front < i + r {
+                        scores.copy_within((i + r) * BLOCK..(i + r + 1) * BLOCK, front * BLOCK);
+                    }
+                    front += 1;
+                }
             }
-            if light {
-                mass[places[i] as usize * BLOCK + lane] = s.reduce_add(total);
-            } else {
-                full[front] = rows[i];
-                front += 1;
-            }
+            i += group;
         }
         front
     }
 }
 
-/// Rows `ids` of a matrix, transposed into `[cols][BLOCK]` or as they lie into `[BLOCK][stride]`.
+/// One row of [`Weigh`]: the lanes' sums, whether every weight stays below `limit`, and whether all are in range.
+///
+/// # Safety
+/// `BLOCK` numbers at both addresses.
+#[inline(always)]
+unsafe fn weigh<S: Simd>(s: S, at: *mut f32, to: *mut f32, shift: f32, limit: f32, cap: f32) -> (S::V, bool, bool) {
+    let all = if S::LANES == 16 { 0xffff } else { (1 << S::LANES) - 1 };
+    let (shift, limit) = (s.splat(shift), s.splat(limit));
+    let mut total = s.splat(0.0);
+    let (mut light, mut fits, mut c) = (all, all, 0);
+    while c < BLOCK {
+        // SAFETY: vector c of the row.
+        unsafe {
+            let x = s.sub(capped(s, s.load(at.add(c)), cap), shift);
+            fits &= s.lt_bits(x, s.splat(MOST));
+            let w = s.exp2(s.min(x, s.splat(MOST)));
+            light &= s.lt_bits(w, limit);
+            total = s.add(total, w);
+            s.store(to.add(c), s.add(s.load(to.add(c)), w));
+            s.store(at.add(c), w);
+        }
+        c += S::LANES;
+    }
+    (total, light == all, fits == all)
+}
+
+/// Rows `ids` of a matrix as they lie into `[ids][stride]`.
 pub(crate) struct Gather<'a> {
     pub(crate) from: &'a Rows<'a>,
     pub(crate) ids: &'a [u32],
-    /// One row.
-    pub(crate) row: &'a mut [f32],
-    pub(crate) transposed: bool,
     pub(crate) stride: usize,
     pub(crate) out: &'a mut [f32],
 }
@@ -452,13 +475,47 @@ impl Task for Gather<'_> {
     fn run<S: Simd>(self, s: S) {
         let cols = self.from.cols();
         for (j, &id) in self.ids.iter().enumerate() {
-            if self.transposed {
-                rows::widen(s, self.from, id as usize, self.row);
-                for (to, &x) in self.out.chunks_exact_mut(BLOCK).zip(&self.row[..cols]) {
-                    to[j] = x;
+            rows::widen(s, self.from, id as usize, &mut self.out[j * self.stride..][..cols]);
+        }
+    }
+}
+
+/// The same, transposed into a block; `room` holds [`BLOCK`] rows.
+pub(crate) struct Transpose<'a> {
+    pub(crate) from: &'a Rows<'a>,
+    pub(crate) ids: &'a [u32],
+    pub(crate) room: &'a mut [f32],
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Task for Transpose<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Transpose { from, ids, room, out } = self;
+        let cols = from.cols();
+        assert!(ids.len() == BLOCK && room.len() >= BLOCK * cols && out.len() >= BLOCK * cols);
+        let mut at = [room.as_ptr(); BLOCK];
+        for (j, &id) in ids.iter().enumerate() {
+            at[j] = match from.row_f32(id as usize) {
+                Some(row) => row.as_ptr(),
+                None => {
+                    let row = &mut room[j * cols..][..cols];
+                    rows::widen(s, from, id as usize, row);
+                    row.as_ptr()
                 }
-            } else {
-                rows::widen(s, self.from, id as usize, &mut self.out[j * self.stride..][..cols]);
+            };
+        }
+        let whole = cols / BLOCK * BLOCK;
+        for k in (0..whole).step_by(BLOCK) {
+            // SAFETY: every row has `cols` elements, and so many rows of the block are writable.
+            unsafe { s.transpose(&at, k, out.as_mut_ptr().add(k * BLOCK)) };
+        }
+        for k in whole..cols {
+            for j in 0..BLOCK {
+                // SAFETY: k < cols.
+                out[k * BLOCK + j] = unsafe { *at[j].add(k) };
             }
         }
     }
@@ -483,9 +540,10 @@ impl Task for SumRows<'_> {
     }
 }
 
-/// `moment[a * d + b] += x[a] * x[b]`, and `out[q] = sqrt(x_q^T moment x_q / trace)` by [`Forms`].
+/// `moment[a * stride + b] += x[a] * x[b]`.
 pub(crate) struct Outer<'a> {
     pub(crate) x: &'a [f32],
+    pub(crate) stride: usize,
     pub(crate) moment: &'a mut [f32],
 }
 
@@ -494,19 +552,18 @@ impl Task for Outer<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for (row, &a) in self.moment.chunks_exact_mut(self.x.len()).zip(self.x) {
-            kernels::axpy(s, a, self.x, row);
+        for (row, &a) in self.moment.chunks_exact_mut(self.stride).zip(self.x) {
+            kernels::axpy(s, a, self.x, &mut row[..self.x.len()]);
         }
     }
 }
 
-/// `out[i] = sqrt(max(q_i^T moment q_i, 0) * factor)` for the first `out.len()` rows.
+/// `out[i] = sqrt(max(q_i^T moment q_i, 0) * factor)` for the first `out.len()` rows; `moment` is `[cols][stride]`, padded
+/// with zeros to whole blocks like the rows of `q`.
 pub(crate) struct Forms<'a> {
     pub(crate) q: Matrix<'a>,
     pub(crate) moment: &'a [f32],
     pub(crate) factor: f32,
-    /// One row.
-    pub(crate) row: &'a mut [f32],
     pub(crate) out: &'a mut [f32],
 }
 
@@ -514,13 +571,56 @@ impl Task for Forms<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let d = self.q.cols;
-        for (i, out) in self.out.iter_mut().enumerate() {
-            let q = &self.q.data[i * self.q.stride..][..d];
-            // The moment is symmetric: its rows serve as columns.
-            kernels::dots(s, self.moment, d, q, &mut self.row[..d]);
-            *out = libm::sqrtf((kernels::dot(s, &self.row[..d], q) * self.factor).max(0.0));
+    fn run<S: Simd>(mut self, s: S) {
+        let Matrix { data, stride, cols } = self.q;
+        assert!(stride.is_multiple_of(BLOCK) && cols <= stride && self.moment.len() >= cols * stride);
+        assert!(data.len() >= self.out.len() * stride);
+        let mut i = 0;
+        while i < self.out.len() {
+            // SAFETY: the rows are inside.
+            unsafe {
+                if i + 8 <= self.out.len() {
+                    self.tile::<S, 8>(s, i);
+                    i += 8;
+                } else {
+                    self.tile::<S, 1>(s, i);
+                    i += 1;
+                }
+            }
+        }
+    }
+}
+
+impl Forms<'_> {
+    /// `R` rows from row `i` on.
+    ///
+    /// # Safety
+    /// They are inside, as checked in `run`.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const R: usize>(&mut self, s: S, i: usize) {
+        let Matrix { data, stride, cols } = self.q;
+        let q = data.as_ptr().wrapping_add(i * stride);
+        let mut total = [s.splat(0.0); R];
+        let mut c = 0;
+        while c < stride {
+            let mut acc = [s.splat(0.0); R];
+            for k in 0..cols {
+                // SAFETY: row k of the moment, vector c; k < cols.
+                unsafe {
+                    let m = s.load(self.moment.as_ptr().add(k * stride + c));
+                    for r in 0..R {
+                        acc[r] = s.fma(s.splat(*q.add(r * stride + k)), m, acc[r]);
+                    }
+                }
+            }
+            for r in 0..R {
+                // SAFETY: vector c of a row.
+                total[r] = s.fma(acc[r], unsafe { s.load(q.add(r * stride + c)) }, total[r]);
+            }
+            c += S::LANES;
+        }
+        for r in 0..R {
+            self.out[i + r] = libm::sqrtf((s.reduce_add(total[r]) * self.factor).max(0.0));
         }
     }
 }

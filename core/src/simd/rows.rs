@@ -20,7 +20,15 @@ pub(crate) fn widen<S: Simd>(s: S, rows: &Rows<'_>, i: usize, out: &mut [f32]) {
 #[inline(always)]
 pub(crate) fn widen_part<S: Simd>(s: S, rows: &Rows<'_>, i: usize, begin: usize, out: &mut [f32]) {
     if let Some(row) = rows.row_f32(i) {
-        out.copy_from_slice(&row[begin..][..out.len()]);
+        // Rows are short: a call to copy them costs more than the copy.
+        let row = &row[begin..][..out.len()];
+        let mut i = 0;
+        while i + S::LANES <= row.len() {
+            // SAFETY: i + LANES is inside both.
+            unsafe { s.store(out.as_mut_ptr().add(i), s.load(row.as_ptr().add(i))) };
+            i += S::LANES;
+        }
+        out[i..].copy_from_slice(&row[i..]);
     } else if let Some(bits) = rows.row_bits(i) {
         let bits = &bits[begin..][..out.len()];
         match rows.dtype() {

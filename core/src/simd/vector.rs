@@ -94,6 +94,20 @@ pub(crate) trait Simd: Copy {
     /// They are readable at `p`.
     unsafe fn load_bf16(self, p: *const u16) -> Self::V;
 
+    /// Columns `k..k + 16` of sixteen rows, as sixteen rows of sixteen.
+    ///
+    /// # Safety
+    /// Those columns are readable in every row, 256 numbers are writable at `out`.
+    #[inline(always)]
+    unsafe fn transpose(self, rows: &[*const f32; 16], k: usize, out: *mut f32) {
+        for (j, row) in rows.iter().enumerate() {
+            for i in 0..16 {
+                // SAFETY: passed on.
+                unsafe { *out.add(i * 16 + j) = *row.add(k + i) };
+            }
+        }
+    }
+
     /// Asks for a cache line, at any address; nothing where the machine has no such hint.
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}

@@ -21,6 +21,8 @@ pub(crate) struct Sizes {
     pub(super) queries: usize,
     pub(super) dim_k: usize,
     pub(super) dim_v: usize,
+    /// Elements from query to query.
+    pub(super) q_stride: usize,
     /// Elements from value to value and from sum to sum.
     pub(super) stride: usize,
     pub(super) segments: usize,
@@ -36,7 +38,7 @@ impl Sizes {
         let few = rows <= FEW;
         let stride = dim_v.next_multiple_of(16);
         let queries = group * block.min(if few { FEW } else { usize::MAX });
-        (block, Sizes { queries, dim_k, dim_v, stride, segments: keys / crate::cells::SEGMENT, few })
+        (block, Sizes { queries, dim_k, dim_v, q_stride: dim_k.next_multiple_of(BLOCK), stride, segments: keys / crate::cells::SEGMENT, few })
     }
 }
 
@@ -91,7 +93,7 @@ impl Lists {
 pub(crate) struct Work {
     pub(super) sizes: Sizes,
     pub(super) dense: exact::Work,
-    /// Queries times scale and log2(e), `[queries][dim_k]`.
+    /// Queries times scale and log2(e), `[queries][q_stride]`.
     pub(super) q: Buf<f32>,
     /// Weighted sums of values, `[queries][stride]`.
     pub(super) sums: Buf<f32>,
@@ -118,7 +120,8 @@ pub(crate) struct Work {
     /// Keys of a cell, transposed, and its values.
     pub(super) keys: Buf<f32>,
     pub(super) values: Buf<f32>,
-    pub(super) row: Buf<f32>,
+    /// Keys of a cell as they lie.
+    pub(super) room: Buf<f32>,
     /// 1 for segments whose cells the block may use.
     pub(super) usable: Buf<u8>,
     /// What is left between them.
@@ -131,7 +134,7 @@ impl Work {
         let (_, s) = Sizes::new(dim_k, dim_v, group, rows, keys);
         let n = s.queries;
         exact::plan(plan, dim_k, dim_v, rows);
-        for len in [n * s.dim_k, n * s.stride, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
+        for len in [n * s.q_stride, n * s.stride, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
             Buf::<f32>::plan(plan, len);
         }
         for _ in 0..3 {
@@ -143,7 +146,7 @@ impl Work {
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
         Buf::<bool>::plan(plan, n);
-        for len in [s.dim_k * BLOCK, BLOCK * s.stride, s.dim_k.max(s.stride)] {
+        for len in [s.dim_k * BLOCK, BLOCK * s.stride, BLOCK * s.dim_k] {
             Buf::<f32>::plan(plan, len);
         }
         Buf::<u8>::plan(plan, s.segments);
@@ -171,7 +174,7 @@ impl Work {
         Ok(Work {
             sizes: s,
             dense: exact::Work::new_in(memory, dim_k, dim_v, rows)?,
-            q: f(n * s.dim_k)?,
+            q: f(n * s.q_stride)?,
             sums: f(n * s.stride)?,
             reference: f(n)?,
             needle: f(n)?,
@@ -190,7 +193,7 @@ impl Work {
             lost: Buf::filled(memory, n, false)?,
             keys: f(s.dim_k * BLOCK)?,
             values: f(BLOCK * s.stride)?,
-            row: f(s.dim_k.max(s.stride))?,
+            room: f(BLOCK * s.dim_k)?,
             usable: Buf::filled(memory, s.segments, 0)?,
             ranges: Buf::with_capacity(memory, s.segments + 1)?,
         })
@@ -324,22 +327,22 @@ impl RowBlock<'_> {
 
     /// Queries in the units of the walk.
     pub(super) fn load(&self, work: &mut Work) {
-        let d = work.sizes.dim_k;
+        let (d, stride) = (work.sizes.dim_k, work.sizes.q_stride);
         let unit = self.head.scale * core::f32::consts::LOG2_E;
         for h in 0..self.group {
             let q = self.q.head(self.head.batch, self.head.head + h);
             for i in 0..self.n {
-                let to = &mut work.q[(h * self.n + i) * d..][..d];
+                let to = &mut work.q[(h * self.n + i) * stride..][..d];
                 q.read(self.begin + i, to);
                 self.isa.scale(unit, to);
             }
         }
         let n = self.queries();
         for (moment, sigma) in self.cells.moments().into_iter().zip(&mut work.sigma) {
-            let trace: f32 = (0..d).map(|a| moment[a * d + a]).sum();
+            let trace: f32 = (0..d).map(|a| moment[a * stride + a]).sum();
             let factor = if trace > 0.0 { 1.0 / trace } else { 0.0 };
-            let q = Matrix { data: &work.q, stride: d, cols: d };
-            self.isa.run(Forms { q, moment, factor, row: &mut work.row, out: &mut sigma[..n] });
+            let q = Matrix { data: &work.q, stride, cols: d };
+            self.isa.run(Forms { q, moment, factor, out: &mut sigma[..n] });
         }
         work.lost[..n].fill(false);
         work.exact[..n * BLOCK].fill(0.0);

@@ -3,7 +3,7 @@
 
 use super::block::{RowBlock, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
-use crate::simd::block::{AddValues, Children, Choose, Gather, LOWEST, Limits, Matrix, Scores, Total, Weigh};
+use crate::simd::block::{AddValues, Children, Choose, Gather, LOWEST, Limits, Matrix, Scores, Total, Transpose, Weigh};
 
 /// Keys of a cell and of a node, in powers of two.
 const LOG2_COUNT: [f32; 2] = [4.0, 8.0];
@@ -28,13 +28,13 @@ struct Shared<'a> {
 }
 
 impl RowBlock<'_> {
-    fn limits<'a>(&self, shared: &Shared<'a>, mass: &'a [f32], sigma: &'a [f32]) -> Limits<'a> {
+    fn limits<'a>(&self, shared: &Shared<'a>, level: usize, mass: &'a [f32], sigma: &'a [f32]) -> Limits<'a> {
         Limits {
             reference: shared.reference,
             needle: shared.needle,
             mass,
             sigma,
-            stand_out: self.rule.stand_out,
+            stand_out: if level == 0 { self.rule.stand_out } else { self.rule.stand_out_node },
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
         }
     }
@@ -62,14 +62,14 @@ impl RowBlock<'_> {
                 continue;
             }
             let block = self.cells.root(at);
-            let q = Matrix { data: &work.q, stride: work.sizes.dim_k, cols: work.sizes.dim_k };
+            let q = Matrix { data: &work.q, stride: work.sizes.q_stride, cols: work.sizes.dim_k };
             let [scores, max, sum] = &mut work.scores;
             self.isa.run(Scores { block: block.keys, q, rows: &work.every[..n], out: scores });
             let shared = Shared { reference: &work.reference, needle: &work.needle };
             self.isa.run(Total {
                 scores,
                 children: children(&block, 1, &present, bits),
-                limits: self.limits(&shared, &work.mass[1], &work.sigma[1]),
+                limits: self.limits(&shared, 1, &work.mass[1], &work.sigma[1]),
                 count: n,
                 max,
                 sum,
@@ -104,7 +104,7 @@ impl RowBlock<'_> {
     /// block), lists what they open, and leaves the estimates of the rest in the level's scores.
     fn choose(&self, work: &mut Work, block: &Block<'_>, lane: Option<usize>, present: &[f32; BLOCK], bits: u16) {
         let Work { sizes, q, scores, every, reference, needle, mass, sigma, estimated, open, lists, .. } = work;
-        let q = Matrix { data: q, stride: sizes.dim_k, cols: sizes.dim_k };
+        let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
         let [cells, nodes] = lists;
         let (level, rows, below) = match lane {
             Some(lane) => (0, nodes.of(lane).0, cells),
@@ -116,7 +116,7 @@ impl RowBlock<'_> {
             scores,
             rows,
             children: children(block, level, present, bits),
-            limits: self.limits(&Shared { reference, needle }, &mass[level], &sigma[level]),
+            limits: self.limits(&Shared { reference, needle }, level, &mass[level], &sigma[level]),
             sum: estimated,
             open,
         });
@@ -142,15 +142,15 @@ impl RowBlock<'_> {
 
     /// The keys of one cell for the rows that opened it.
     fn cell(&self, work: &mut Work, node: usize, leaf: usize, watch: &mut Option<Watch<'_>>) {
-        let Work { sizes, q, scores, reference, fine, exact, lists, full, lost, keys, values, row, sums, .. } = work;
+        let Work { sizes, q, scores, reference, fine, exact, lists, full, lost, keys, values, room, sums, .. } = work;
         let [weights, _, cell] = scores;
         let (rows, places) = lists[0].of(leaf);
         let ids = self.cells.keys_of(node, leaf);
         if let Some(watch) = watch {
             rows.iter().for_each(|&r| watch(r, ids));
         }
-        self.isa.run(Gather { from: &self.head.k, ids, row, transposed: true, stride: 0, out: keys });
-        let q = Matrix { data: q, stride: sizes.dim_k, cols: sizes.dim_k };
+        self.isa.run(Transpose { from: &self.head.k, ids, room, out: keys });
+        let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
         self.isa.run(Scores { block: keys, q, rows, out: cell });
         let front = self.isa.run(Weigh {
             scores: cell,
@@ -167,7 +167,7 @@ impl RowBlock<'_> {
         });
         if front > 0 {
             let stride = sizes.stride;
-            self.isa.run(Gather { from: &self.head.v, ids, row, transposed: false, stride, out: values });
+            self.isa.run(Gather { from: &self.head.v, ids, stride, out: values });
             let values = Matrix { data: values, stride, cols: sizes.dim_v };
             self.isa.run(AddValues { p: cell, values, rows: &full[..front], out: sums });
         }

@@ -181,6 +181,40 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         }
     }
 
+    #[inline(always)]
+    unsafe fn transpose(self, rows: &[*const f32; 16], k: usize, out: *mut f32) {
+        // SAFETY: passed on.
+        unsafe {
+            let mut a = [_mm512_setzero_ps(); 16];
+            for j in 0..16 {
+                a[j] = _mm512_loadu_ps(rows[j].add(k));
+            }
+            // Pairs of rows, then fours: each 128-bit part holds four rows of one column.
+            let mut b = [_mm512_setzero_ps(); 16];
+            for j in 0..8 {
+                b[2 * j] = _mm512_unpacklo_ps(a[2 * j], a[2 * j + 1]);
+                b[2 * j + 1] = _mm512_unpackhi_ps(a[2 * j], a[2 * j + 1]);
+            }
+            for g in 0..4 {
+                let [lo0, hi0, lo1, hi1] = [b[4 * g], b[4 * g + 1], b[4 * g + 2], b[4 * g + 3]];
+                a[4 * g] = _mm512_shuffle_ps::<0x44>(lo0, lo1);
+                a[4 * g + 1] = _mm512_shuffle_ps::<0xee>(lo0, lo1);
+                a[4 * g + 2] = _mm512_shuffle_ps::<0x44>(hi0, hi1);
+                a[4 * g + 3] = _mm512_shuffle_ps::<0xee>(hi0, hi1);
+            }
+            // Column c lies in part c / 4 of a[4 g + c % 4] for rows 4 g..: a transpose of the parts is left.
+            for c in 0..4 {
+                let (x, y, z, w) = (a[c], a[4 + c], a[8 + c], a[12 + c]);
+                let (xy0, xy1) = (_mm512_shuffle_f32x4::<0x44>(x, y), _mm512_shuffle_f32x4::<0xee>(x, y));
+                let (zw0, zw1) = (_mm512_shuffle_f32x4::<0x44>(z, w), _mm512_shuffle_f32x4::<0xee>(z, w));
+                _mm512_storeu_ps(out.add(c * 16), _mm512_shuffle_f32x4::<0x88>(xy0, zw0));
+                _mm512_storeu_ps(out.add((4 + c) * 16), _mm512_shuffle_f32x4::<0xdd>(xy0, zw0));
+                _mm512_storeu_ps(out.add((8 + c) * 16), _mm512_shuffle_f32x4::<0x88>(xy1, zw1));
+                _mm512_storeu_ps(out.add((12 + c) * 16), _mm512_shuffle_f32x4::<0xdd>(xy1, zw1));
+            }
+        }
+    }
+
     /// The fraction and the scaling are one instruction each here, and the scaling takes the floor itself.
     #[inline(always)]
     fn exp2(self, x: __m512) -> __m512 {
