@@ -14,7 +14,7 @@ pub(crate) use crate::simd::block::{BLOCK, Matrix};
 use build::Bench;
 
 /// Keys of a segment.
-pub const SEGMENT: usize = 512;
+pub const SEGMENT: usize = 256;
 /// Cells of a segment.
 pub const LEAVES: usize = SEGMENT / BLOCK;
 /// Nodes of a segment.
