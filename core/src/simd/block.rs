@@ -121,6 +121,8 @@ pub(crate) struct AddValues<'a> {
     pub(crate) values: Matrix<'a>,
     pub(crate) rows: &'a [u16],
     pub(crate) out: &'a mut [f32],
+    /// Where the weights are to be added up too, `[query][BLOCK]`.
+    pub(crate) total: Option<&'a mut [f32]>,
 }
 
 impl Task for AddValues<'_> {
@@ -131,6 +133,18 @@ impl Task for AddValues<'_> {
         let Matrix { data, stride, cols } = self.values;
         check(self.rows, self.out.len(), stride, cols.next_multiple_of(S::LANES));
         assert!(data.len() >= BLOCK * stride && self.p.len() >= self.rows.len() * BLOCK);
+        if let Some(total) = &mut self.total {
+            check(self.rows, total.len(), BLOCK, BLOCK);
+            for (i, &row) in self.rows.iter().enumerate() {
+                for c in (0..BLOCK).step_by(S::LANES) {
+                    // SAFETY: vector c of rows of BLOCK numbers, checked.
+                    unsafe {
+                        let at = total.as_mut_ptr().add(row as usize * BLOCK + c);
+                        s.store(at, s.add(s.load(at), s.load(self.p.as_ptr().add(i * BLOCK + c))));
+                    }
+                }
+            }
+        }
         let vecs = cols.div_ceil(S::LANES);
         let mut i = 0;
         while i < self.rows.len() {
@@ -305,14 +319,14 @@ impl Task for Total<'_> {
     }
 }
 
-/// Which children each row of a list opens, as bits, and the estimated weights of the others, in place of their scores
-/// (0 where opened); estimates are added to `sum`, `[query][BLOCK]`.
+/// Which children each row of a list opens, as bits, and their estimated weights in place of their scores. With `centers`
+/// the scores are kept there, and children that are opened keep their estimates, else these become 0.
 pub(crate) struct Choose<'a> {
     pub(crate) scores: &'a mut [f32],
     pub(crate) rows: &'a [u16],
     pub(crate) children: Children<'a>,
     pub(crate) limits: Limits<'a>,
-    pub(crate) sum: &'a mut [f32],
+    pub(crate) centers: Option<&'a mut [f32]>,
     pub(crate) open: &'a mut [u16],
 }
 
@@ -321,9 +335,11 @@ impl Task for Choose<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Choose { scores, rows, children, limits, sum, open } = self;
+        let Choose { scores, rows, children, limits, mut centers, open } = self;
         let n = rows.len();
-        check(rows, sum.len(), BLOCK, BLOCK);
+        let queries = limits.sigma.len().min(limits.reference.len()).min(limits.needle.len()).min(limits.mass.len());
+        check(rows, queries, 1, 1);
+        assert!(centers.as_ref().is_none_or(|c| c.len() >= n * BLOCK));
         assert!(scores.len() >= n * BLOCK && open.len() >= n);
         assert!(children.spread.len() >= BLOCK && children.reach.len() >= BLOCK);
         let count = children.log2_count - 1.0;
@@ -351,11 +367,14 @@ impl Task for Choose<'_> {
                     // The spread in natural units, as a share of the weight that may be wrong.
                     let wrong = s.mul(w, s.min(s.mul(sigma, s.splat(core::f32::consts::LN_2)), s.splat(1.0)));
                     let small = s.select_lt(wrong, mass, w, zero);
-                    let kept = s.mul(s.select_lt(best, needle, small, zero), s.load(children.present.as_ptr().add(c)));
                     bits |= (s.lt_bits(best, needle) & s.lt_bits(wrong, mass)) << c;
-                    s.store(at, kept);
-                    let total = sum.as_mut_ptr().add(q * BLOCK + c);
-                    s.store(total, s.add(s.load(total), kept));
+                    if let Some(centers) = &mut centers {
+                        s.store(centers.as_mut_ptr().add(i * BLOCK + c), raw);
+                        s.store(at, w);
+                    } else {
+                        let kept = s.select_lt(best, needle, small, zero);
+                        s.store(at, s.mul(kept, s.load(children.present.as_ptr().add(c))));
+                    }
                 }
                 c += S::LANES;
             }
@@ -381,6 +400,8 @@ pub(crate) struct Weigh<'a> {
     /// `[query][BLOCK]`.
     pub(crate) sum: &'a mut [f32],
     pub(crate) mass: &'a mut [f32],
+    /// What of `sum` is in `mass` too, by query.
+    pub(crate) light: &'a mut [f32],
     /// Queries of the rows at the front.
     pub(crate) full: &'a mut [u16],
     /// Set where a key's weight leaves the range of f32, by query.
@@ -393,7 +414,7 @@ impl Task for Weigh<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> usize {
-        let Weigh { scores, rows, places, lane, reference, fine, softcap, sum, mass, full, lost } = self;
+        let Weigh { scores, rows, places, lane, reference, fine, softcap, sum, mass, light: light_sum, full, lost } = self;
         let n = rows.len();
         check(rows, sum.len(), BLOCK, BLOCK);
         check(places, mass.len(), BLOCK, BLOCK);
@@ -420,7 +441,9 @@ impl Task for Weigh<'_> {
             let sums = s.reduce_add4(total);
             for r in 0..group {
                 mass[places[i + r] as usize * BLOCK + lane] = if light[r] { sums[r] } else { 0.0 };
-                if !light[r] {
+                if light[r] {
+                    light_sum[rows[i + r] as usize] += sums[r];
+                } else {
                     full[front] = rows[i + r];
                     if front < i + r {
                         scores.copy_within((i + r) * BLOCK..(i + r + 1) * BLOCK, front * BLOCK);
@@ -458,6 +481,93 @@ unsafe fn weigh<S: Simd>(s: S, at: *mut f32, to: *mut f32, shift: f32, limit: f3
         c += S::LANES;
     }
     (total, light == all, fits == all)
+}
+
+/// Coordinates of a cell's keys, and of queries.
+pub(crate) struct Sift<'a> {
+    /// `[RANK / 2][BLOCK][2]` in units of `unit`.
+    pub(crate) keys: &'a [i8],
+    pub(crate) unit: f32,
+    /// Length of what the coordinates leave out.
+    pub(crate) rest: f32,
+    /// Queries `[query][RANK / 2]`, two coordinates each, in units of `q_unit`.
+    pub(crate) q: &'a [[i16; 2]],
+    pub(crate) q_unit: &'a [f32],
+    /// Allowance per unit of `rest`.
+    pub(crate) q_rest: &'a [f32],
+    pub(crate) needle: &'a [f32],
+    pub(crate) softcap: f32,
+    /// Scores of the parent's children, `[place][BLOCK]`, of which the cell is child `lane`.
+    pub(crate) centers: &'a [f32],
+    pub(crate) lane: usize,
+    /// Queries, and their places in the parent's list.
+    pub(crate) rows: &'a mut [u16],
+    pub(crate) places: &'a mut [u16],
+}
+
+/// Coordinates of a key.
+pub(crate) const RANK: usize = 16;
+
+impl Task for Sift<'_> {
+    /// Rows for which a key seems to reach `needle`, moved to the front in their order.
+    type Out = usize;
+    const DOT16: bool = true;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> usize {
+        match S::LANES {
+            16 => self.tiles::<S, 1>(s),
+            8 => self.tiles::<S, 2>(s),
+            4 => self.tiles::<S, 4>(s),
+            _ => self.tiles::<S, 16>(s),
+        }
+    }
+}
+
+impl Sift<'_> {
+    #[inline(always)]
+    fn tiles<S: Simd, const C: usize>(self, s: S) -> usize {
+        let n = self.rows.len();
+        let queries = self.q_unit.len().min(self.q_rest.len()).min(self.needle.len()).min(self.q.len() / (RANK / 2));
+        check(self.rows, queries, 1, 1);
+        check(self.places, self.centers.len(), BLOCK, BLOCK);
+        assert!(self.places.len() == n && self.lane < BLOCK && self.keys.len() == BLOCK * RANK);
+        let mut wide = [0i16; BLOCK * RANK];
+        for (to, &x) in wide.iter_mut().zip(self.keys) {
+            *to = i16::from(x);
+        }
+        let keys: *const i32 = wide.as_ptr().cast();
+        let all = if S::LANES == 16 { 0xffff } else { (1 << S::LANES) - 1 };
+        let mut front = 0;
+        for i in 0..n {
+            let (row, place) = (self.rows[i], self.places[i]);
+            let r = row as usize;
+            let mut acc = [s.splat_i(0); C];
+            for k in 0..RANK / 2 {
+                // Both sides read two i16 as they lie, so the byte order does not matter.
+                // SAFETY: pair k of query r.
+                let q = s.splat_i(unsafe { self.q.as_ptr().add(r * (RANK / 2) + k).cast::<i32>().read_unaligned() });
+                for c in 0..C {
+                    // SAFETY: pair k of the keys, vector c.
+                    let key = unsafe { s.load_i(keys.add(k * BLOCK + c * S::LANES)) };
+                    acc[c] = s.dot16(acc[c], q, key);
+                }
+            }
+            let offset = self.centers[place as usize * BLOCK + self.lane] + self.rest * self.q_rest[r];
+            let (unit, offset) = (s.splat(self.unit * self.q_unit[r]), s.splat(offset));
+            let needle = s.splat(self.needle[r]);
+            let mut passes = false;
+            for acc in acc {
+                let x = capped(s, s.fma(s.to_f32(acc), unit, offset), self.softcap);
+                passes |= s.lt_bits(x, needle) != all;
+            }
+            // Written always, kept where it passes: no branch to mispredict.
+            self.rows[front] = row;
+            self.places[front] = place;
+            front += usize::from(passes);
+        }
+        front
+    }
 }
 
 /// Rows `ids` of a matrix as they lie into `[ids][stride]`.
