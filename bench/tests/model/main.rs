@@ -5,7 +5,7 @@ mod tiny;
 mod twin;
 
 use iceformer_bench::heads;
-use iceformer_bench::model::{Choice, Gguf, Kind, Model, Run, Tokenizer, capture, generate, perplexity, text};
+use iceformer_bench::model::{Choice, Gguf, Kind, Model, Run, Tokenizer, capture, generate, modes, perplexity, text};
 use iceformer_core::attention::{AttentionOptions, Mode};
 use iceformer_core::mem::Dtype;
 use std::path::PathBuf;
@@ -161,4 +161,16 @@ fn captures_are_the_twins_heads() {
             }
         }
     }
+}
+
+/// Accelerated attention takes part where this version has it; a tolerance that makes no sense is an error either way.
+#[test]
+fn modes_that_are_absent_are_left_out() {
+    let model = load(&Tiny::new(6), "modes");
+    let kind = exact(Dtype::F16, 16, 1);
+    let choices = modes::choices(&model.weights, &kind, &[0.05]).expect("a tolerance");
+    assert!(choices[0].name == "exact" && choices[0].kind.attention.mode == Mode::Exact && choices.len() <= 2);
+    let all = perplexity::measure(&model, &choices, &tokens(&model), |_| ()).expect("a text");
+    assert!(all.iter().all(|o| o.all().is_finite()));
+    assert!(modes::choices(&model.weights, &kind, &[2.0]).is_err());
 }
