@@ -30,10 +30,10 @@ pub fn prompts(path: &Path) -> Result<Vec<Prompt>> {
     all.lines().enumerate().filter(|l| !l.1.trim().is_empty()).map(one).collect()
 }
 
-/// `n` of `all`, evenly spread.
+/// `n` of `all`, evenly spread: the middle one of each share.
 pub fn spread<T>(all: &[T], n: usize) -> Vec<&T> {
     let n = n.min(all.len());
-    (0..n).map(|i| &all[i * all.len() / n]).collect()
+    (0..n).map(|i| &all[(2 * i + 1) * all.len() / (2 * n)]).collect()
 }
 
 /// Tokens of files one after another, the beginning token first, cut to `n`. `FILE=TOKENS` takes at most that many of a

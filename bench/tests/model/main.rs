@@ -163,6 +163,14 @@ fn captures_are_the_twins_heads() {
     }
 }
 
+#[test]
+fn prompts_are_spread() {
+    let all: Vec<usize> = (0..50).collect();
+    assert_eq!(text::spread(&all, 6), [&4, &12, &20, &29, &37, &45]);
+    assert!(text::spread(&all, 50).into_iter().eq(&all) && text::spread(&all, 99).into_iter().eq(&all));
+    assert!(text::spread(&all, 0).is_empty());
+}
+
 /// Accelerated attention takes part where this version has it; a tolerance that makes no sense is an error either way.
 #[test]
 fn modes_that_are_absent_are_left_out() {
