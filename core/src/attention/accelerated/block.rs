@@ -130,12 +130,12 @@ pub(crate) struct Work {
     pub(super) light: Buf<f32>,
     pub(super) open: Buf<u16>,
     pub(super) lists: [Lists; 2],
-    pub(super) full: Buf<u16>,
+    /// Queries with keys of their own value, and which.
+    pub(super) full: Buf<[u16; 2]>,
     pub(super) every: Buf<u16>,
     pub(super) lost: Buf<bool>,
-    /// Keys of a cell, transposed, and its values.
+    /// Keys of a cell, transposed.
     pub(super) keys: Buf<f32>,
-    pub(super) values: Buf<f32>,
     /// Keys of a cell as they lie.
     pub(super) room: Buf<f32>,
     /// 1 for segments whose cells the block may use.
@@ -163,10 +163,10 @@ impl Work {
         Buf::<u16>::plan(plan, n);
         Lists::plan(plan, n);
         Lists::plan(plan, n);
-        Buf::<u16>::plan(plan, n);
+        Buf::<[u16; 2]>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
         Buf::<bool>::plan(plan, n);
-        for len in [s.dim_k * BLOCK, BLOCK * s.stride, BLOCK * s.dim_k] {
+        for len in [s.dim_k * BLOCK, BLOCK * s.dim_k] {
             Buf::<f32>::plan(plan, len);
         }
         Buf::<u8>::plan(plan, s.segments);
@@ -213,11 +213,10 @@ impl Work {
             light: f(n)?,
             open: list(n)?,
             lists: [Lists::new(memory, n)?, Lists::new(memory, n)?],
-            full: list(n)?,
+            full: Buf::filled(memory, n, [0; 2])?,
             every,
             lost: Buf::filled(memory, n, false)?,
             keys: f(s.dim_k * BLOCK)?,
-            values: f(BLOCK * s.stride)?,
             room: f(BLOCK * s.dim_k)?,
             usable: Buf::filled(memory, s.segments, 0)?,
             ranges: Buf::with_capacity(memory, s.segments + 1)?,
@@ -387,7 +386,7 @@ impl RowBlock<'_> {
             let x = &scores[0][i * BLOCK..][..RANK];
             let to = &mut along[i * RANK / 2..][..RANK / 2];
             along_unit[i] = round_row(x, i32::from(i16::MAX), to.as_flattened_mut());
-            along_rest[i] = self.rule.margin * coords.rest_of(x, sigma[0][i] * sigma[0][i]);
+            along_rest[i] = coords.rest_of(x, sigma[0][i] * sigma[0][i]);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::block::{RowBlock, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
-use crate::simd::block::{AddValues, Children, Choose, Gather, LOWEST, Limits, Matrix, Scores, Sift, Total, Transpose, Weigh};
+use crate::simd::block::{AddKeys, AddValues, Children, Choose, LOWEST, Limits, Matrix, Scores, Sift, Total, Transpose, Weigh};
 
 /// Keys of a cell and of a node, in powers of two.
 const LOG2_COUNT: [f32; 2] = [4.0, 8.0];
@@ -149,7 +149,7 @@ impl RowBlock<'_> {
         let n = work.lists[0].len[leaf];
         let Some(coords) = self.cells.coords().filter(|_| n > 0) else { return n };
         let (keys, unit, rest) = coords.cell(node * BLOCK + leaf);
-        let Work { along, along_unit, along_rest, needle, centers, lists, .. } = work;
+        let Work { along, along_unit, along_rest, needle, reference, centers, scores, lists, .. } = work;
         let (rows, places) = lists[0].of_mut(leaf);
         self.isa.run(Sift {
             keys,
@@ -158,7 +158,10 @@ impl RowBlock<'_> {
             q: along,
             q_unit: along_unit,
             q_rest: along_rest,
+            margin: self.rule.margin,
             needle,
+            reference,
+            mass: &mut scores[0],
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
             centers,
             lane: leaf,
@@ -169,8 +172,7 @@ impl RowBlock<'_> {
 
     /// The keys of one cell for the first `n` rows of its list.
     fn cell(&self, work: &mut Work, node: usize, leaf: usize, n: usize, watch: &mut Option<Watch<'_>>) {
-        let Work { sizes, q, scores, reference, fine, exact, light, lists, full, lost, keys, values, room, sums, .. } =
-            work;
+        let Work { sizes, q, scores, reference, fine, exact, light, lists, full, lost, keys, room, sums, .. } = work;
         let [weights, _, cell] = scores;
         let (rows, places) = lists[0].of(leaf);
         let (rows, places) = (&rows[..n], &places[..n]);
@@ -195,12 +197,8 @@ impl RowBlock<'_> {
             full,
             lost,
         });
-        if front > 0 {
-            let stride = sizes.stride;
-            self.isa.run(Gather { from: &self.head.v, ids, stride, out: values });
-            let values = Matrix { data: values, stride, cols: sizes.dim_v };
-            self.isa.run(AddValues { p: cell, values, rows: &full[..front], out: sums, total: None });
-        }
+        let (rows, stride) = (&full[..front], sizes.stride);
+        self.isa.run(AddKeys { p: cell, rows, values: &self.head.v, ids, out: sums, stride });
     }
 }
 
