@@ -291,8 +291,18 @@ pub(crate) struct Children<'a> {
 
 /// Larger than any difference that a weight may come from: 2^100 is finite and so are sums of many.
 const MOST: f32 = 100.0;
-/// Spread beyond which a mean says nothing: e^12 is as much as an estimate may differ from it.
+/// Spread, in powers of two, beyond which a mean says nothing.
 const SPREAD: f32 = 17.3;
+
+/// `2 cosh(sigma)` of a spread in powers of two, by its series up to the sixth power: 2 % short at 3 natural units, and an
+/// estimate is worth little beyond.
+#[inline(always)]
+fn twice_cosh<S: Simd>(s: S, sigma: S::V) -> S::V {
+    const V: f32 = core::f32::consts::LN_2 * core::f32::consts::LN_2;
+    let v = s.mul(sigma, sigma);
+    let p = s.fma(v, s.splat(V * V * V / 360.0), s.splat(V * V / 12.0));
+    s.fma(v, s.fma(v, p, s.splat(V)), s.splat(2.0))
+}
 
 /// Logit of a child's mean and one standard deviation of its keys, with what `softcap` makes of them.
 #[inline(always)]
@@ -403,7 +413,7 @@ impl Task for Choose<'_> {
                     let sigma = s.min(sigma, s.splat(SPREAD));
                     let x = s.add(x, shift);
                     let most = s.splat(MOST);
-                    let w = s.add(s.exp2(s.min(s.add(x, sigma), most)), s.exp2(s.min(s.sub(x, sigma), most)));
+                    let w = s.mul(s.exp2(s.min(x, most)), twice_cosh(s, sigma));
                     // The spread in natural units, as a share of the weight that may be wrong.
                     let wrong = s.mul(w, s.min(s.mul(sigma, s.splat(core::f32::consts::LN_2)), s.splat(1.0)));
                     let small = s.select_lt(wrong, mass, w, zero);
@@ -420,6 +430,55 @@ impl Task for Choose<'_> {
             }
             open[i] = !(bits as u16) & children.bits;
         }
+    }
+}
+
+/// Adds up the weights of a node's cells by row, into `total` too. Rows whose sum is below `fine` need no more than the
+/// node's mean value: the sum goes to `mass[rows[i] * BLOCK + lane]`. The others move to the front, with their queries.
+pub(crate) struct Settle<'a> {
+    pub(crate) p: &'a mut [f32],
+    pub(crate) rows: &'a [u16],
+    pub(crate) fine: &'a [f32],
+    pub(crate) lane: usize,
+    pub(crate) mass: &'a mut [f32],
+    /// `[query][BLOCK]`.
+    pub(crate) total: &'a mut [f32],
+    pub(crate) full: &'a mut [u16],
+}
+
+impl Task for Settle<'_> {
+    /// Rows at the front.
+    type Out = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> usize {
+        let Settle { p, rows, fine, lane, mass, total, full } = self;
+        let n = rows.len();
+        check(rows, total.len().min(mass.len()), BLOCK, BLOCK);
+        assert!(p.len() >= n * BLOCK && full.len() >= n && lane < BLOCK);
+        let mut front = 0;
+        for i in 0..n {
+            let q = rows[i] as usize;
+            let mut sum = s.splat(0.0);
+            for c in (0..BLOCK).step_by(S::LANES) {
+                // SAFETY: vector c of rows of BLOCK numbers; front <= i.
+                unsafe {
+                    let x = s.load(p.as_ptr().add(i * BLOCK + c));
+                    s.store(p.as_mut_ptr().add(front * BLOCK + c), x);
+                    sum = s.add(sum, x);
+                }
+            }
+            let sum = s.reduce_add(sum);
+            full[front] = rows[i];
+            if sum < fine[q] {
+                // Counted with the node's mean value, which adds it up.
+                mass[q * BLOCK + lane] = sum;
+            } else {
+                total[q * BLOCK + lane] += sum;
+                front += 1;
+            }
+        }
+        front
     }
 }
 
@@ -552,49 +611,72 @@ impl AddKeys<'_> {
         assert!(self.ids.len() == BLOCK && self.ids.iter().all(|&id| (id as usize) < self.values.rows()));
         assert!(self.p.len() >= self.rows.len() * BLOCK && cols <= self.stride);
         let step = self.values.stride() / self.values.dtype().size();
-        for (i, &[row, bits]) in self.rows.iter().enumerate() {
+        let mut from = [self.values.as_ptr().cast::<E::T>(); BLOCK];
+        for (from, &id) in from.iter_mut().zip(self.ids) {
+            *from = from.wrapping_add(id as usize * step);
+        }
+        for (p, &[row, bits]) in self.p.chunks_exact(BLOCK).zip(self.rows) {
             let out = &mut self.out[row as usize * self.stride..][..cols];
             let mut v = 0;
-            while v < cols {
-                // Four vectors at a time stay in registers over all keys.
-                let n = (cols - v).div_ceil(S::LANES).min(4);
-                let mut acc = [s.splat(0.0); 4];
-                let mut bits = bits;
-                while bits != 0 {
-                    let j = bits.trailing_zeros() as usize;
-                    bits &= bits - 1;
-                    let w = s.splat(self.p[i * BLOCK + j]);
-                    // SAFETY: row ids[j] of `cols` elements of this type.
-                    unsafe {
-                        let from = self.values.as_ptr().cast::<E::T>().add(self.ids[j] as usize * step);
-                        for c in 0..n {
-                            let at = v + c * S::LANES;
-                            let whole = at + S::LANES <= cols;
-                            let x = if whole {
-                                E::load(s, from.add(at))
-                            } else {
-                                E::load_partial(s, from.add(at), cols - at)
-                            };
-                            acc[c] = s.fma(w, x, acc[c]);
-                        }
-                    }
+            // SAFETY: rows of `cols` elements of this type, vectors inside them.
+            unsafe {
+                while v + 4 * S::LANES <= cols {
+                    keys::<E, S, 4>(s, &from, bits, p, v, out);
+                    v += 4 * S::LANES;
                 }
-                for c in 0..n {
-                    let at = v + c * S::LANES;
-                    let to = out.as_mut_ptr();
-                    // SAFETY: inside the row.
-                    unsafe {
-                        if at + S::LANES <= cols {
-                            s.store(to.add(at), s.add(s.load(to.add(at)), acc[c]));
-                        } else {
-                            let x = s.load_partial(to.add(at), cols - at);
-                            s.store_partial(to.add(at), cols - at, s.add(x, acc[c]));
-                        }
-                    }
+                while v + S::LANES <= cols {
+                    keys::<E, S, 1>(s, &from, bits, p, v, out);
+                    v += S::LANES;
                 }
-                v += n * S::LANES;
+            }
+            if v < cols {
+                let (mut acc, mut bits, left) = (s.splat(0.0), bits, cols - v);
+                // SAFETY: what is left of the rows.
+                unsafe {
+                    while bits != 0 {
+                        let j = bits.trailing_zeros() as usize & (BLOCK - 1);
+                        bits &= bits - 1;
+                        acc = s.fma(s.splat(p[j]), E::load_partial(s, from[j].add(v), left), acc);
+                    }
+                    let to = out.as_mut_ptr().add(v);
+                    s.store_partial(to, left, s.add(s.load_partial(to, left), acc));
+                }
             }
         }
+    }
+}
+
+/// `C` vectors from element `v` on of one row of [`AddKeys`].
+///
+/// # Safety
+/// They are inside the values and the row.
+#[inline(always)]
+unsafe fn keys<E: Element, S: Simd, const C: usize>(
+    s: S,
+    from: &[*const E::T; BLOCK],
+    mut bits: u16,
+    p: &[f32],
+    v: usize,
+    out: &mut [f32],
+) {
+    let mut acc = [s.splat(0.0); C];
+    let to = out.as_mut_ptr().wrapping_add(v);
+    for c in 0..C {
+        // SAFETY: inside the row.
+        acc[c] = unsafe { s.load(to.add(c * S::LANES)) };
+    }
+    while bits != 0 {
+        let j = bits.trailing_zeros() as usize & (BLOCK - 1);
+        bits &= bits - 1;
+        let w = s.splat(p[j]);
+        for c in 0..C {
+            // SAFETY: inside value j.
+            acc[c] = s.fma(w, unsafe { E::load(s, from[j].add(v + c * S::LANES)) }, acc[c]);
+        }
+    }
+    for c in 0..C {
+        // SAFETY: inside the row.
+        unsafe { s.store(to.add(c * S::LANES), acc[c]) };
     }
 }
 
@@ -612,9 +694,6 @@ pub(crate) struct Sift<'a> {
     pub(crate) q_rest: &'a [f32],
     pub(crate) margin: f32,
     pub(crate) needle: &'a [f32],
-    pub(crate) reference: &'a [f32],
-    /// Out: estimated weight of the cell, `[place][BLOCK]`.
-    pub(crate) mass: &'a mut [f32],
     pub(crate) softcap: f32,
     /// Scores of the parent's children, `[place][BLOCK]`, of which the cell is child `lane`.
     pub(crate) centers: &'a [f32],
@@ -634,9 +713,9 @@ impl Task for Sift<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) -> usize {
-        let queries = self.q_unit.len().min(self.q_rest.len()).min(self.needle.len()).min(self.reference.len());
+        let queries = self.q_unit.len().min(self.q_rest.len()).min(self.needle.len());
         check(self.rows, queries.min(self.q.len() / (RANK / 2)), 1, 1);
-        check(self.places, self.centers.len().min(self.mass.len()), BLOCK, BLOCK);
+        check(self.places, self.centers.len(), BLOCK, BLOCK);
         assert!(self.places.len() == self.rows.len() && self.lane < BLOCK && self.keys.len() == BLOCK * RANK);
         // SAFETY: checked.
         unsafe {
@@ -705,34 +784,23 @@ impl Sift<'_> {
                 }
             }
         }
-        let mut total = [s.splat(0.0); R];
-        let mut passes = [false; R];
-        let mut factor = [0.0; R];
-        for r in 0..R {
-            let (row, place) = (self.rows[i + r] as usize, self.places[i + r] as usize);
-            let unit = s.splat(self.unit * self.q_unit[row]);
-            let center = s.splat(self.centers[place * BLOCK + self.lane]);
-            // One standard deviation of what is left out.
-            let rest = self.rest * self.q_rest[row];
-            let margin = s.splat(rest * self.margin);
-            let (needle, shift) = (s.splat(self.needle[row]), s.splat(self.reference[row]));
-            for c in 0..C {
-                let x = s.fma(s.to_f32(acc[r][c]), unit, center);
-                passes[r] |= s.lt_bits(capped(s, s.add(x, margin), self.softcap), needle) != all;
-                let x = s.sub(capped(s, x, self.softcap), shift);
-                total[r] = s.add(total[r], s.exp2(s.min(x, s.splat(MOST))));
-            }
-            // cosh to the fourth power: beyond that the estimate is not worth its name.
-            let v = (rest * core::f32::consts::LN_2) * (rest * core::f32::consts::LN_2);
-            factor[r] = 1.0 + v * (0.5 + v * (1.0 / 24.0));
-        }
         for r in 0..R {
             let (row, place) = (self.rows[i + r], self.places[i + r]);
-            self.mass[place as usize * BLOCK + self.lane] = s.reduce_add(total[r]) * factor[r];
+            let q = row as usize;
+            let unit = s.splat(self.unit * self.q_unit[q]);
+            // What the coordinates leave out may stand out too.
+            let margin = self.rest * self.q_rest[q] * self.margin;
+            let center = s.splat(self.centers[place as usize * BLOCK + self.lane] + margin);
+            let needle = s.splat(self.needle[q]);
+            let mut passes = false;
+            for c in 0..C {
+                let x = capped(s, s.fma(s.to_f32(acc[r][c]), unit, center), self.softcap);
+                passes |= s.lt_bits(x, needle) != all;
+            }
             // Written always, kept where it passes: no branch to mispredict.
             self.rows[front] = row;
             self.places[front] = place;
-            front += usize::from(passes[r]);
+            front += usize::from(passes);
         }
         front
     }
@@ -754,6 +822,27 @@ impl Task for Gather<'_> {
         let cols = self.from.cols();
         for (j, &id) in self.ids.iter().enumerate() {
             rows::widen(s, self.from, id as usize, &mut self.out[j * self.stride..][..cols]);
+        }
+    }
+}
+
+/// Asks for rows `ids` ahead of time.
+pub(crate) struct Prefetch<'a> {
+    pub(crate) from: &'a Rows<'a>,
+    pub(crate) ids: &'a [u32],
+}
+
+impl Task for Prefetch<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let bytes = self.from.cols() * self.from.dtype().size();
+        for &id in self.ids {
+            let row = self.from.as_ptr().wrapping_add(id as usize * self.from.stride());
+            for at in (0..bytes).step_by(64) {
+                s.prefetch(row.wrapping_add(at));
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::super::exact::{self, Head, Queries, ROW_BLOCK};
 use super::super::few::{self, FEW, MOST};
 use super::rule::Rule;
-use crate::cells::{BLOCK, Cells, Matrix};
+use crate::cells::{BLOCK, Cells, Matrix, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Tensor};
 use crate::simd::Isa;
@@ -15,6 +15,9 @@ use crate::simd::tile::Span;
 const QUERIES: usize = 1024;
 /// Elements of queries and sums that the second-level cache holds beside everything else.
 const CACHED: usize = 3 << 16;
+
+/// Keys from which blocks are long.
+const LONG: usize = 12 << 10;
 
 /// Sizes of a block's work memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,12 +37,15 @@ impl Sizes {
     /// Rows of each of `group` heads that are attended together, and the memory that takes.
     pub(super) fn new(dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> (usize, Sizes) {
         let most = (CACHED / (dim_k + dim_v)).clamp(1, QUERIES);
-        let block = (most / group).clamp(1, crate::cells::SEGMENT);
+        // A block leaves its own rows' keys to the dense kernels: short where that is much of the work, long where many
+        // rows to a cell are worth more.
+        let rows_most = if keys < LONG { SEGMENT } else { 2 * SEGMENT };
+        let block = (most / group).clamp(1, rows_most);
         let block = if block > 16 { block & !15 } else { block };
         let few = rows <= FEW;
         let stride = dim_v.next_multiple_of(16);
         let queries = group * block.min(if few { FEW } else { usize::MAX });
-        (block, Sizes { queries, dim_k, dim_v, q_stride: dim_k.next_multiple_of(BLOCK), stride, segments: keys / crate::cells::SEGMENT, few })
+        (block, Sizes { queries, dim_k, dim_v, q_stride: dim_k.next_multiple_of(BLOCK), stride, segments: keys / SEGMENT, few })
     }
 }
 
@@ -111,6 +117,8 @@ pub(crate) struct Work {
     pub(super) mass: [Buf<f32>; 2],
     pub(super) sigma: [Buf<f32>; 2],
     pub(super) fine: Buf<f32>,
+    /// Weight of a node's cells from which on their own mean values are used.
+    pub(super) coarse: Buf<f32>,
     /// Largest logit and sum of the weights of the dense part.
     pub(super) dense_max: Buf<f32>,
     pub(super) dense_sum: Buf<f32>,
@@ -133,6 +141,8 @@ pub(crate) struct Work {
     /// Queries with keys of their own value, and which.
     pub(super) full: Buf<[u16; 2]>,
     pub(super) every: Buf<u16>,
+    /// Queries that use the mean values of a node's cells.
+    pub(super) settled: Buf<u16>,
     pub(super) lost: Buf<bool>,
     /// Keys of a cell, transposed.
     pub(super) keys: Buf<f32>,
@@ -150,7 +160,7 @@ impl Work {
         let (_, s) = Sizes::new(dim_k, dim_v, group, rows, keys);
         let n = s.queries;
         exact::plan(plan, dim_k, dim_v, rows);
-        for len in [n * s.q_stride, n * s.stride, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
+        for len in [n * s.q_stride, n * s.stride, n, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
             Buf::<f32>::plan(plan, len);
         }
         for _ in 0..4 {
@@ -164,6 +174,7 @@ impl Work {
         Lists::plan(plan, n);
         Lists::plan(plan, n);
         Buf::<[u16; 2]>::plan(plan, n);
+        Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
         Buf::<bool>::plan(plan, n);
         for len in [s.dim_k * BLOCK, BLOCK * s.dim_k] {
@@ -201,6 +212,7 @@ impl Work {
             mass: [f(n)?, f(n)?],
             sigma: [f(n)?, f(n)?],
             fine: f(n)?,
+            coarse: f(n)?,
             dense_max: f(n)?,
             dense_sum: f(n)?,
             exact: f(n * BLOCK)?,
@@ -215,6 +227,7 @@ impl Work {
             lists: [Lists::new(memory, n)?, Lists::new(memory, n)?],
             full: Buf::filled(memory, n, [0; 2])?,
             every,
+            settled: list(n)?,
             lost: Buf::filled(memory, n, false)?,
             keys: f(s.dim_k * BLOCK)?,
             room: f(BLOCK * s.dim_k)?,
@@ -392,7 +405,8 @@ impl RowBlock<'_> {
 
     /// Reference and thresholds of every row from the dense part and the nodes' running maxima (`scores[1]`) and sums
     /// (`scores[2]`).
-    pub(super) fn set_limits(&self, work: &mut Work) {
+    pub(super) fn set_limits(&self, work: &mut Work, keys: usize) {
+        let needle = self.rule.needle.min(self.rule.outstanding / keys as f32);
         for i in 0..self.queries() {
             let (max, sum) = (&work.scores[1][i * BLOCK..][..BLOCK], &work.scores[2][i * BLOCK..][..BLOCK]);
             let top = max.iter().fold(work.dense_max[i].max(LOWEST), |m, &x| m.max(x));
@@ -400,10 +414,11 @@ impl RowBlock<'_> {
             let dense = exp2(work.dense_max[i] - top);
             let total = nodes + work.dense_sum[i] * dense;
             work.reference[i] = top;
-            work.needle[i] = top + libm::log2f(total * self.rule.needle);
+            work.needle[i] = top + libm::log2f(total * needle);
             work.mass[0][i] = total * self.rule.cell;
             work.mass[1][i] = total * self.rule.node;
             work.fine[i] = total * self.rule.fine;
+            work.coarse[i] = total * self.rule.coarse;
             // From here on the dense part is relative to the same logit as everything else.
             self.isa.scale(dense, &mut work.sums[i * work.sizes.stride..][..work.sizes.dim_v]);
             work.dense_sum[i] *= dense;
