@@ -68,7 +68,11 @@ impl Scores<'_> {
                 self.tile::<S, C, R>(s, i);
                 i += R;
             }
-            // A few rows would wait for each other's sums: two chains each.
+            if R > 4 && i + 4 <= self.rows.len() {
+                self.tile::<S, C, 4>(s, i);
+                i += 4;
+            }
+            // One or two rows would wait for their own sums: two chains each.
             while i + 2 <= self.rows.len() {
                 self.pair::<S, C, 2>(s, i);
                 i += 2;
@@ -543,8 +547,12 @@ impl Task for Weigh<'_> {
                 light[row as usize] += sums[r];
                 if bits[r] != 0 {
                     full[front] = [row, bits[r] as u16];
-                    if front < i + r {
-                        scores.copy_within((i + r) * BLOCK..(i + r + 1) * BLOCK, front * BLOCK);
+                    for c in (0..BLOCK).step_by(S::LANES) {
+                        // SAFETY: rows front <= i + r of BLOCK numbers.
+                        unsafe {
+                            let x = s.load(scores.as_ptr().add((i + r) * BLOCK + c));
+                            s.store(scores.as_mut_ptr().add(front * BLOCK + c), x);
+                        }
                     }
                     front += 1;
                 }
@@ -615,6 +623,15 @@ impl AddKeys<'_> {
         for (from, &id) in from.iter_mut().zip(self.ids) {
             *from = from.wrapping_add(id as usize * step);
         }
+        // Values lie far apart and nobody has asked for them yet.
+        let mut bits = self.rows.iter().fold(0, |all, row| all | row[1]);
+        while bits != 0 {
+            let j = bits.trailing_zeros() as usize & (BLOCK - 1);
+            bits &= bits - 1;
+            for at in (0..cols * size_of::<E::T>()).step_by(64) {
+                s.prefetch(from[j].cast::<u8>().wrapping_add(at));
+            }
+        }
         for (p, &[row, bits]) in self.p.chunks_exact(BLOCK).zip(self.rows) {
             let out = &mut self.out[row as usize * self.stride..][..cols];
             let mut v = 0;
@@ -680,6 +697,35 @@ unsafe fn keys<E: Element, S: Simd, const C: usize>(
     }
 }
 
+/// Rows by child, from the bits of every row of a list: child `c` gets the queries `rows[i]` and the places `i` of its
+/// rows from `c * stride` on, and their number.
+pub(crate) fn by_child(
+    rows: &[u16],
+    open: &[u16],
+    stride: usize,
+    queries: &mut [u16],
+    places: &mut [u16],
+) -> [usize; BLOCK] {
+    assert!(rows.len() == open.len() && rows.len() <= stride && rows.len() <= 1 << 16);
+    assert!(queries.len() >= BLOCK * stride && places.len() >= BLOCK * stride);
+    let mut len = [0; BLOCK];
+    for (place, (&row, &bits)) in rows.iter().zip(open).enumerate() {
+        let mut bits = bits;
+        while bits != 0 {
+            let child = bits.trailing_zeros() as usize & (BLOCK - 1);
+            bits &= bits - 1;
+            let at = child * stride + len[child];
+            // SAFETY: a child has at most as many rows as there are, so `at` is below BLOCK * stride.
+            unsafe {
+                *queries.get_unchecked_mut(at) = row;
+                *places.get_unchecked_mut(at) = place as u16;
+            }
+            len[child] += 1;
+        }
+    }
+    len
+}
+
 /// Coordinates of a cell's keys, and of queries.
 pub(crate) struct Sift<'a> {
     /// `[RANK / 2][BLOCK][2]` in units of `unit`.
@@ -687,13 +733,7 @@ pub(crate) struct Sift<'a> {
     pub(crate) unit: f32,
     /// Length of what the coordinates leave out.
     pub(crate) rest: f32,
-    /// Queries `[query][RANK / 2]`, two coordinates each, in units of `q_unit`.
-    pub(crate) q: &'a [[i16; 2]],
-    pub(crate) q_unit: &'a [f32],
-    /// Standard deviation of a logit per unit of `rest`, and how many of them are allowed for.
-    pub(crate) q_rest: &'a [f32],
-    pub(crate) margin: f32,
-    pub(crate) needle: &'a [f32],
+    pub(crate) q: &'a [Along],
     pub(crate) softcap: f32,
     /// Scores of the parent's children, `[place][BLOCK]`, of which the cell is child `lane`.
     pub(crate) centers: &'a [f32],
@@ -706,6 +746,19 @@ pub(crate) struct Sift<'a> {
 /// Coordinates of a key.
 pub(crate) const RANK: usize = 16;
 
+/// A query along the fitted directions: all that [`Sift`] reads of it, on one cache line.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Along {
+    /// Coordinates in units of `unit`.
+    pub(crate) pairs: [[i16; 2]; RANK / 2],
+    pub(crate) unit: f32,
+    /// What a key may stand out per unit of `rest`.
+    pub(crate) rest: f32,
+    /// Logit to reach.
+    pub(crate) needle: f32,
+}
+
 impl Task for Sift<'_> {
     /// Rows for which a key seems to reach `needle`, moved to the front in their order.
     type Out = usize;
@@ -713,8 +766,7 @@ impl Task for Sift<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) -> usize {
-        let queries = self.q_unit.len().min(self.q_rest.len()).min(self.needle.len());
-        check(self.rows, queries.min(self.q.len() / (RANK / 2)), 1, 1);
+        check(self.rows, self.q.len(), 1, 1);
         check(self.places, self.centers.len(), BLOCK, BLOCK);
         assert!(self.places.len() == self.rows.len() && self.lane < BLOCK && self.keys.len() == BLOCK * RANK);
         // SAFETY: checked.
@@ -768,6 +820,11 @@ impl Sift<'_> {
         let keys: *const i32 = keys.as_ptr().cast();
         let all = if S::LANES == 16 { 0xffff } else { (1 << S::LANES) - 1 };
         let mut acc = [[s.splat_i(0); C]; R];
+        let mut q = [self.q.as_ptr(); R];
+        for r in 0..R {
+            // SAFETY: the query is there.
+            q[r] = unsafe { q[r].add(self.rows[i + r] as usize) };
+        }
         for k in 0..RANK / 2 {
             let mut key = [s.splat_i(0); C];
             for c in 0..C {
@@ -775,10 +832,9 @@ impl Sift<'_> {
                 key[c] = unsafe { s.load_i(keys.add(k * BLOCK + c * S::LANES)) };
             }
             for r in 0..R {
-                let row = self.rows[i + r] as usize;
                 // Both sides read two i16 as they lie, so the byte order does not matter.
                 // SAFETY: pair k of a query.
-                let q = s.splat_i(unsafe { self.q.as_ptr().add(row * (RANK / 2) + k).cast::<i32>().read_unaligned() });
+                let q = s.splat_i(unsafe { (*q[r]).pairs.as_ptr().add(k).cast::<i32>().read_unaligned() });
                 for c in 0..C {
                     acc[r][c] = s.dot16(acc[r][c], q, key[c]);
                 }
@@ -786,12 +842,11 @@ impl Sift<'_> {
         }
         for r in 0..R {
             let (row, place) = (self.rows[i + r], self.places[i + r]);
-            let q = row as usize;
-            let unit = s.splat(self.unit * self.q_unit[q]);
-            // What the coordinates leave out may stand out too.
-            let margin = self.rest * self.q_rest[q] * self.margin;
-            let center = s.splat(self.centers[place as usize * BLOCK + self.lane] + margin);
-            let needle = s.splat(self.needle[q]);
+            // SAFETY: as above.
+            let Along { unit, rest, needle, .. } = unsafe { *q[r] };
+            let unit = s.splat(self.unit * unit);
+            let center = s.splat(self.centers[place as usize * BLOCK + self.lane] + self.rest * rest);
+            let needle = s.splat(needle);
             let mut passes = false;
             for c in 0..C {
                 let x = capped(s, s.fma(s.to_f32(acc[r][c]), unit, center), self.softcap);

@@ -7,7 +7,7 @@ use crate::cells::{BLOCK, Cells, Matrix, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Tensor};
 use crate::simd::Isa;
-use crate::simd::block::{Forms, LOWEST, RANK, Scores};
+use crate::simd::block::{Along, Forms, LOWEST, RANK, Scores, by_child};
 use crate::simd::fixed::round_row;
 use crate::simd::tile::Span;
 
@@ -75,18 +75,7 @@ impl Lists {
     /// From the bits of every row of a list.
     pub(super) fn fill(&mut self, rows: &[u16], open: &[u16]) {
         let stride = self.rows.len() / BLOCK;
-        self.len = [0; BLOCK];
-        for (place, (&row, &bits)) in rows.iter().zip(open).enumerate() {
-            let mut bits = bits;
-            while bits != 0 {
-                let child = bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                let at = child * stride + self.len[child];
-                self.rows[at] = row;
-                self.places[at] = place as u16;
-                self.len[child] += 1;
-            }
-        }
+        self.len = by_child(rows, open, stride, &mut self.rows, &mut self.places);
     }
 
     /// Queries and places of the rows that open a child.
@@ -129,11 +118,8 @@ pub(crate) struct Work {
     pub(super) scores: [Buf<f32>; 3],
     /// Scores of cells, kept for the sift, `[queries][BLOCK]`.
     pub(super) centers: Buf<f32>,
-    /// Queries along the fitted directions, `[queries][RANK / 2]` pairs in units of `along_unit`.
-    pub(super) along: Buf<[i16; 2]>,
-    pub(super) along_unit: Buf<f32>,
-    /// Allowance per unit of what the directions leave out.
-    pub(super) along_rest: Buf<f32>,
+    /// Queries along the fitted directions.
+    pub(super) along: Buf<Along>,
     /// What of `exact` is in `estimated` too.
     pub(super) light: Buf<f32>,
     pub(super) open: Buf<u16>,
@@ -166,10 +152,8 @@ impl Work {
         for _ in 0..4 {
             Buf::<f32>::plan(plan, n * BLOCK);
         }
-        Buf::<[i16; 2]>::plan(plan, n * RANK / 2);
-        for _ in 0..3 {
-            Buf::<f32>::plan(plan, n);
-        }
+        Buf::<Along>::plan(plan, n);
+        Buf::<f32>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
         Lists::plan(plan, n);
         Lists::plan(plan, n);
@@ -219,9 +203,7 @@ impl Work {
             estimated: f(n * BLOCK)?,
             scores: [f(n * BLOCK)?, f(n * BLOCK)?, f(n * BLOCK)?],
             centers: f(n * BLOCK)?,
-            along: Buf::filled(memory, n * RANK / 2, [0; 2])?,
-            along_unit: f(n)?,
-            along_rest: f(n)?,
+            along: Buf::filled(memory, n, Along::default())?,
             light: f(n)?,
             open: list(n)?,
             lists: [Lists::new(memory, n)?, Lists::new(memory, n)?],
@@ -392,14 +374,14 @@ impl RowBlock<'_> {
     fn load_coords(&self, work: &mut Work) {
         let Some(coords) = self.cells.coords() else { return };
         let n = self.queries();
-        let Work { sizes, q, scores, every, sigma, along, along_unit, along_rest, .. } = work;
+        let Work { sizes, q, scores, every, sigma, along, .. } = work;
         let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
         self.isa.run(Scores { block: coords.basis(), q, rows: &every[..n], out: &mut scores[0] });
         for i in 0..n {
             let x = &scores[0][i * BLOCK..][..RANK];
-            let to = &mut along[i * RANK / 2..][..RANK / 2];
-            along_unit[i] = round_row(x, i32::from(i16::MAX), to.as_flattened_mut());
-            along_rest[i] = coords.rest_of(x, sigma[0][i] * sigma[0][i]);
+            let to = &mut along[i];
+            to.unit = round_row(x, i32::from(i16::MAX), to.pairs.as_flattened_mut());
+            to.rest = self.rule.margin * coords.rest_of(x, sigma[0][i] * sigma[0][i]);
         }
     }
 
@@ -415,6 +397,7 @@ impl RowBlock<'_> {
             let total = nodes + work.dense_sum[i] * dense;
             work.reference[i] = top;
             work.needle[i] = top + libm::log2f(total * needle);
+            work.along[i].needle = work.needle[i];
             work.mass[0][i] = total * self.rule.cell;
             work.mass[1][i] = total * self.rule.node;
             work.fine[i] = total * self.rule.fine;

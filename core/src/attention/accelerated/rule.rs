@@ -37,7 +37,7 @@ impl Rule {
             margin: 1.0,
             cell: 0.02 * t,
             node: 0.01 * t,
-            fine: 0.0005 * t,
+            fine: 0.001 * t,
             coarse: 0.002 * t,
             caution: if fall_back { 1.1 } else { 0.0 },
         }

@@ -169,17 +169,13 @@ impl RowBlock<'_> {
         let n = work.lists[0].len[leaf];
         let Some(coords) = self.cells.coords().filter(|_| n > 0) else { return n };
         let (keys, unit, rest) = coords.cell(node * BLOCK + leaf);
-        let Work { along, along_unit, along_rest, needle, centers, lists, .. } = work;
+        let Work { along, centers, lists, .. } = work;
         let (rows, places) = lists[0].of_mut(leaf);
         self.isa.run(Sift {
             keys,
             unit,
             rest,
             q: along,
-            q_unit: along_unit,
-            q_rest: along_rest,
-            margin: self.rule.margin,
-            needle,
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
             centers,
             lane: leaf,
