@@ -221,7 +221,13 @@ impl Bench {
             let rows: [u16; BLOCK] = core::array::from_fn(|j| cell[j] as u16);
             let q = Matrix { data: &self.rows, stride: d, cols: d };
             let mut along = [0.0; BLOCK * RANK];
-            isa.run(Scores { block: coords.basis(), q, rows: &rows, out: &mut along });
+            for (b, block) in coords.basis().enumerate() {
+                let mut part = [0.0; BLOCK * BLOCK];
+                isa.run(Scores { block, q, rows: &rows, out: &mut part });
+                for (to, from) in along.chunks_exact_mut(RANK).zip(part.chunks_exact(BLOCK)) {
+                    to[b * BLOCK..][..BLOCK].copy_from_slice(from);
+                }
+            }
             coords.set(at * LEAVES + i, &mut along, leaves.spread[at * LEAVES + i]);
         }
     }

@@ -11,7 +11,7 @@ const CELL: usize = BLOCK * RANK;
 
 /// Directions and coordinates.
 pub(crate) struct Coords {
-    /// `[dim][RANK]`: a block, transposed, like the others.
+    /// `[RANK / BLOCK][dim][BLOCK]`: blocks, transposed, like the others.
     basis: Buf<f32>,
     room: Buf<f32>,
     /// Shares of the residuals' variance along each direction, and along all others together.
@@ -58,7 +58,12 @@ impl Coords {
     /// Fits the directions to the moment of residuals `[dim][dim rounded up to a block]`.
     pub(super) fn fit(&mut self, moment: &[f32], dim: usize) {
         let stride = dim.next_multiple_of(BLOCK);
-        self.kept = fitted::fit(moment, stride, &mut self.basis, &mut self.room);
+        self.kept = fitted::fit(moment, stride, &mut self.room, &mut self.basis);
+        for (b, block) in self.basis.chunks_exact_mut(dim * BLOCK).enumerate() {
+            for (to, from) in block.chunks_exact_mut(BLOCK).zip(self.room.chunks_exact(RANK)) {
+                to.copy_from_slice(&from[b * BLOCK..][..BLOCK]);
+            }
+        }
         let all: f32 = (0..dim).map(|a| moment[a * stride + a]).sum();
         let unit = if all > 0.0 { 1.0 / all } else { 0.0 };
         self.kept.iter_mut().for_each(|k| *k *= unit);
@@ -90,9 +95,9 @@ impl Coords {
         }
     }
 
-    /// `[dim][RANK]`.
-    pub(crate) fn basis(&self) -> &[f32] {
-        &self.basis
+    /// The directions, block by block: `[dim][BLOCK]`.
+    pub(crate) fn basis(&self) -> impl Iterator<Item = &[f32]> {
+        self.basis.chunks_exact(self.basis.len() / (RANK / BLOCK))
     }
 
     /// `[RANK / 2][BLOCK][2]`, their unit, and the length of what they leave out.

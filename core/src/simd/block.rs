@@ -743,10 +743,10 @@ pub(crate) struct Sift<'a> {
     pub(crate) places: &'a mut [u16],
 }
 
-/// Coordinates of a key.
-pub(crate) const RANK: usize = 16;
+/// Coordinates of a key: whole blocks.
+pub(crate) const RANK: usize = 32;
 
-/// A query along the fitted directions: all that [`Sift`] reads of it, on one cache line.
+/// A query along the fitted directions: all that [`Sift`] reads of it, on neighbouring cache lines.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Along {
@@ -772,7 +772,7 @@ impl Task for Sift<'_> {
         // SAFETY: checked.
         unsafe {
             match S::LANES {
-                16 => self.tiles::<S, 1, 4>(s),
+                16 => self.tiles::<S, 1, 8>(s),
                 8 => self.tiles::<S, 2, 4>(s),
                 4 => self.tiles::<S, 4, 4>(s),
                 _ => self.tiles::<S, 16, 1>(s),
@@ -791,14 +791,16 @@ impl Sift<'_> {
             *to = i16::from(x);
         }
         let (n, mut front, mut i) = (self.rows.len(), 0, 0);
+        // A loop that the compiler knows the length of is unrolled into more numbers than there are registers.
+        let pairs = core::hint::black_box(RANK / 2).min(RANK / 2);
         // SAFETY: rows i.. are there; those at the front have been read.
         unsafe {
             while i + R <= n {
-                front = self.tile::<S, C, R>(s, &wide, i, front);
+                front = self.tile::<S, C, R>(s, &wide, pairs, i, front);
                 i += R;
             }
             while i < n {
-                front = self.tile::<S, C, 1>(s, &wide, i, front);
+                front = self.tile::<S, C, 1>(s, &wide, pairs, i, front);
                 i += 1;
             }
         }
@@ -814,6 +816,7 @@ impl Sift<'_> {
         &mut self,
         s: S,
         keys: &[i16; BLOCK * RANK],
+        pairs: usize,
         i: usize,
         mut front: usize,
     ) -> usize {
@@ -825,7 +828,7 @@ impl Sift<'_> {
             // SAFETY: the query is there.
             q[r] = unsafe { q[r].add(self.rows[i + r] as usize) };
         }
-        for k in 0..RANK / 2 {
+        for k in 0..pairs {
             let mut key = [s.splat_i(0); C];
             for c in 0..C {
                 // SAFETY: pair k of the keys, vector c.

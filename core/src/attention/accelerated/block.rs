@@ -376,12 +376,18 @@ impl RowBlock<'_> {
         let n = self.queries();
         let Work { sizes, q, scores, every, sigma, along, .. } = work;
         let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
-        self.isa.run(Scores { block: coords.basis(), q, rows: &every[..n], out: &mut scores[0] });
+        // One block of coordinates after the other, side by side in two score buffers.
+        for (block, out) in coords.basis().zip(&mut *scores) {
+            self.isa.run(Scores { block, q, rows: &every[..n], out });
+        }
         for i in 0..n {
-            let x = &scores[0][i * BLOCK..][..RANK];
+            let mut x = [0.0; RANK];
+            for (x, from) in x.chunks_exact_mut(BLOCK).zip(&*scores) {
+                x.copy_from_slice(&from[i * BLOCK..][..BLOCK]);
+            }
             let to = &mut along[i];
-            to.unit = round_row(x, i32::from(i16::MAX), to.pairs.as_flattened_mut());
-            to.rest = self.rule.margin * coords.rest_of(x, sigma[0][i] * sigma[0][i]);
+            to.unit = round_row(&x, i32::from(i16::MAX), to.pairs.as_flattened_mut());
+            to.rest = self.rule.margin * coords.rest_of(&x, sigma[0][i] * sigma[0][i]);
         }
     }
 
