@@ -156,7 +156,7 @@ impl Cells {
         self.bench.describe_keys(isa, at, &mut self.leaves, &mut self.nodes);
         self.segments += 1;
         if self.coords.is_fitted() {
-            self.bench.coords(isa, at, &self.leaves, &mut self.coords);
+            self.bench.coords(isa, at, &self.leaves, &self.nodes, &mut self.coords);
         }
         self.bench.describe_values(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
         if !self.coords.is_fitted() && self.segments == FIT {
@@ -164,7 +164,7 @@ impl Cells {
             for at in 0..self.segments {
                 let ids = &self.ids[at * SEGMENT..][..SEGMENT];
                 self.bench.reload(isa, keys, ids);
-                self.bench.coords(isa, at, &self.leaves, &mut self.coords);
+                self.bench.coords(isa, at, &self.leaves, &self.nodes, &mut self.coords);
             }
         }
     }
