@@ -52,6 +52,13 @@ pub fn bundled() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples-c/data/heads.safetensors")
 }
 
+/// One causal layer of Gaussian noise: two heads on one KV head of 64 elements.
+pub fn noise(rows: usize) -> Vec<Layer> {
+    let draw = |heads: usize, seed: u64| crate::speed::noise(heads * rows * 64, seed);
+    let (q, k, v) = (draw(2, 1), draw(1, 2), draw(1, 3));
+    vec![Layer { number: 0, causal: true, heads_q: 2, heads_kv: 1, rows, dim: 64, q, k, v }]
+}
+
 /// Reads a file of captured heads, the first `most` tokens of each.
 pub fn load(path: &Path, most: usize) -> Result<Vec<Layer>, Box<dyn Error>> {
     let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;

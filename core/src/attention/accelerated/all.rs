@@ -87,8 +87,6 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
     fn block(&self, b: &RowBlock<'_>, work: &mut Work, stats: &mut AttentionStats, watch: &mut Option<Watch<'_>>) {
         let queries = b.queries();
         let usable = b.find_usable(work);
-        let ranges = core::mem::replace(&mut work.ranges, crate::mem::Buf::new(work.q.memory()));
-        b.attend_dense(work, &ranges, true);
         let mut seen = 0;
         for i in 0..b.n {
             seen += b.head.masking.count(b.head.batch, b.head.masking.visible(b.head.batch, b.begin + i)) as u64;
@@ -97,22 +95,21 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         let inside = (usable * SEGMENT * queries) as u64;
         stats.pairs_dense += seen;
         stats.pairs += seen - inside;
-        work.ranges = ranges;
-        if usable == 0 {
-            work.exact[..queries * BLOCK].fill(0.0);
-            work.estimated[..queries * BLOCK].fill(0.0);
-            work.light[..queries].fill(0.0);
-            work.lost[..queries].fill(false);
-            work.reference[..queries].copy_from_slice(&work.dense_max[..queries]);
-        } else {
+        b.attend_rest(work);
+        b.clear(work);
+        if usable > 0 {
             b.load(work);
             b.total(work);
             b.set_limits(work, usable * SEGMENT);
-            let done = b.walk(work, watch);
-            #[cfg(feature="std")]
-            if std::env::var_os("DBG").is_some() { std::eprintln!("D {} {} {} {}", queries, done.nodes, done.sifted, done.cells); }
-            stats.cells_opened += done.cells;
-            stats.pairs += done.cells * BLOCK as u64;
+            let caution = f64::from(b.rule.caution);
+            if caution > 0.0 && b.predict(work) * caution > inside as f64 {
+                b.attend_usable(work);
+                stats.pairs += inside;
+            } else {
+                let done = b.walk(work, watch);
+                stats.cells_opened += done.cells;
+                stats.pairs += done.cells * BLOCK as u64;
+            }
         }
         let mass = self.finish(b, work);
         let rows = queries as u64;

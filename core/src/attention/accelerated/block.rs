@@ -16,8 +16,8 @@ const QUERIES: usize = 1024;
 /// Elements of queries and sums that the second-level cache holds beside everything else.
 const CACHED: usize = 3 << 16;
 
-/// Keys from which blocks are long.
-const LONG: usize = 12 << 10;
+/// One query in so many is looked at to predict what all of them cost.
+pub(super) const SAMPLED: usize = 32;
 
 /// Sizes of a block's work memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,10 +37,8 @@ impl Sizes {
     /// Rows of each of `group` heads that are attended together, and the memory that takes.
     pub(super) fn new(dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> (usize, Sizes) {
         let most = (CACHED / (dim_k + dim_v)).clamp(1, QUERIES);
-        // A block leaves its own rows' keys to the dense kernels: short where that is much of the work, long where many
-        // rows to a cell are worth more.
-        let rows_most = if keys < LONG { SEGMENT } else { 2 * SEGMENT };
-        let block = (most / group).clamp(1, rows_most);
+        // A block leaves its own rows' keys to the dense kernels: longer ones would not pay.
+        let block = (most / group).clamp(1, SEGMENT);
         let block = if block > 16 { block & !15 } else { block };
         let few = rows <= FEW;
         let stride = dim_v.next_multiple_of(16);
@@ -129,6 +127,8 @@ pub(crate) struct Work {
     /// Queries with keys of their own value, and which.
     pub(super) full: Buf<[u16; 2]>,
     pub(super) every: Buf<u16>,
+    /// Queries that a prediction is made from.
+    pub(super) sample: Buf<u16>,
     /// Queries that use the mean values of a node's cells.
     pub(super) settled: Buf<u16>,
     pub(super) lost: Buf<bool>,
@@ -164,6 +164,7 @@ impl Work {
         Buf::<[u16; 2]>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
+        Buf::<u16>::plan(plan, n.div_ceil(SAMPLED));
         Buf::<bool>::plan(plan, n);
         for len in [s.dim_k * BLOCK, BLOCK * s.dim_k] {
             Buf::<f32>::plan(plan, len);
@@ -214,6 +215,7 @@ impl Work {
             lists: [Lists::new(memory, n)?, Lists::new(memory, n)?],
             full: Buf::filled(memory, n, [0; 2])?,
             every,
+            sample: Buf::with_capacity(memory, n.div_ceil(SAMPLED))?,
             settled: list(n)?,
             lost: Buf::filled(memory, n, false)?,
             keys: f(s.dim_k * BLOCK)?,
@@ -304,8 +306,44 @@ impl RowBlock<'_> {
         })
     }
 
+    /// Exact sums over everything but the usable segments.
+    pub(super) fn attend_rest(&self, work: &mut Work) {
+        let ranges = core::mem::replace(&mut work.ranges, Buf::new(work.q.memory()));
+        self.attend_dense(work, &ranges, true);
+        work.ranges = ranges;
+    }
+
+    /// Exact sums over the usable segments, added to what is there.
+    pub(super) fn attend_usable(&self, work: &mut Work) {
+        work.ranges.clear();
+        for segment in (0..self.cells.segments()).filter(|&s| work.usable[s] == 1) {
+            let [low, high] = self.cells.range(segment);
+            match work.ranges.last_mut() {
+                Some(last) if last.end == low => last.end = high + 1,
+                // As many as segments fit.
+                _ => crate::error::reserved(work.ranges.push(Span { begin: low, end: high + 1 })),
+            }
+        }
+        let ranges = core::mem::replace(&mut work.ranges, Buf::new(work.q.memory()));
+        self.attend_dense(work, &ranges, false);
+        work.ranges = ranges;
+        for i in 0..self.queries() {
+            work.reference[i] = work.dense_max[i];
+        }
+    }
+
+    /// Nothing summed yet, beside the dense part.
+    pub(super) fn clear(&self, work: &mut Work) {
+        let n = self.queries();
+        work.light[..n].fill(0.0);
+        work.lost[..n].fill(false);
+        work.exact[..n * BLOCK].fill(0.0);
+        work.estimated[..n * BLOCK].fill(0.0);
+        work.reference[..n].copy_from_slice(&work.dense_max[..n]);
+    }
+
     /// Exact sums over `ranges`, merged into the dense part of every row (`first`: written).
-    pub(super) fn attend_dense(&self, work: &mut Work, ranges: &[Span], first: bool) {
+    fn attend_dense(&self, work: &mut Work, ranges: &[Span], first: bool) {
         if self.n <= FEW && work.sizes.few {
             let most = (MOST / self.n).max(1);
             for h in (0..self.group).step_by(most) {
@@ -369,10 +407,6 @@ impl RowBlock<'_> {
             self.isa.run(Forms { q, moment, factor, out: &mut sigma[..n] });
         }
         self.load_coords(work);
-        work.light[..n].fill(0.0);
-        work.lost[..n].fill(false);
-        work.exact[..n * BLOCK].fill(0.0);
-        work.estimated[..n * BLOCK].fill(0.0);
     }
 
     /// Queries along the fitted directions.

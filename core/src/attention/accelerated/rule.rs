@@ -30,10 +30,10 @@ impl Rule {
     pub fn new(tolerance: f32, fall_back: bool) -> Rule {
         let t = tolerance / 0.05;
         Rule {
-            needle: 0.003 * t,
-            outstanding: 24.0 * t,
-            stand_out: 2.0,
-            stand_out_node: 2.5,
+            needle: 0.0025 * t,
+            outstanding: 48.0 * t,
+            stand_out: 2.5,
+            stand_out_node: 3.0,
             margin: 1.0,
             cell: 0.02 * t,
             node: 0.01 * t,

@@ -1,7 +1,7 @@
 //! From the nodes down: which children a list of rows opens, what the others are estimated to weigh, and the keys of
 //! cells that are open.
 
-use super::block::{RowBlock, Work};
+use super::block::{RowBlock, SAMPLED, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
 use crate::simd::block::{AddKeys, AddValues, Children, Choose, LOWEST, Limits, Matrix, Prefetch, Scores, Settle, Sift, Total, Transpose, Weigh};
 
@@ -21,6 +21,16 @@ pub(super) struct Done {
     pub(super) sifted: u64,
     /// (cell, row) pairs opened.
     pub(super) cells: u64,
+}
+
+/// Rows of a list.
+enum From {
+    /// All of the block.
+    All,
+    /// The sample.
+    Sample,
+    /// Those that opened this child of the root block.
+    Child(usize),
 }
 
 /// The part of the limits that is the same at both levels.
@@ -79,8 +89,29 @@ impl RowBlock<'_> {
         }
     }
 
+    /// What attending by cells is predicted to cost, in query-key pairs of the dense kernels, from a few rows.
+    pub(super) fn predict(&self, work: &mut Work) -> f64 {
+        work.sample.clear();
+        for i in (0..self.queries()).step_by(SAMPLED) {
+            // Room for one query in SAMPLED, rounded up.
+            crate::error::reserved(work.sample.push(i as u16));
+        }
+        let rows = work.sample.len();
+        let done = self.descend(work, true, &mut None);
+        let roots = self.cells.segments().div_ceil(ROOT) as f64;
+        // Measured at 64 elements a key and value: products grow with them, the rest does not.
+        let small = 128.0 / (work.sizes.dim_k + work.sizes.dim_v) as f64;
+        let lists = 21.0 * done.nodes as f64 + 18.0 * done.cells as f64 + 3.7 * small * done.sifted as f64;
+        (lists / rows as f64 + 28.0 * roots + 170.0 * small) * self.queries() as f64
+    }
+
     /// All root blocks, for all rows.
     pub(super) fn walk(&self, work: &mut Work, watch: &mut Option<Watch<'_>>) -> Done {
+        self.descend(work, false, watch)
+    }
+
+    /// A dry walk is that of the sample, and only counts.
+    fn descend(&self, work: &mut Work, dry: bool, watch: &mut Option<Watch<'_>>) -> Done {
         let n = self.queries();
         let mut done = Done::default();
         for at in 0..self.cells.segments().div_ceil(ROOT) {
@@ -89,37 +120,41 @@ impl RowBlock<'_> {
                 continue;
             }
             let block = self.cells.root(at);
-            self.choose(work, &block, None, &present, bits);
+            self.choose(work, &block, if dry { From::Sample } else { From::All }, &present, bits);
             for lane in 0..BLOCK {
                 if work.lists[1].len[lane] == 0 {
                     continue;
                 }
                 let node = at * BLOCK + lane;
                 if let Some(coords) = self.cells.coords() {
+                    done.sifted += work.lists[1].len[lane] as u64;
                     let n = self.sift(work, 1, lane, coords.node(node), self.cells.node(node).reach);
                     work.lists[1].len[lane] = n;
                 }
                 if work.lists[1].len[lane] > 0 {
                     done.nodes += work.lists[1].len[lane] as u64;
-                    self.node(work, node, lane, &mut done, watch);
+                    self.node(work, node, lane, dry, &mut done, watch);
                 }
             }
-            let Work { scores, sums, every, estimated, .. } = work;
-            let (rows, total) = (&every[..n], Some(&mut **estimated));
-            self.isa.run(AddValues { p: &scores[1], values: block.values, rows, out: sums, total });
+            if !dry {
+                let Work { scores, sums, every, estimated, .. } = work;
+                let (rows, total) = (&every[..n], Some(&mut **estimated));
+                self.isa.run(AddValues { p: &scores[1], values: block.values, rows, out: sums, total });
+            }
         }
         done
     }
 
-    /// Scores a block's vectors for the rows that opened it (all at the root, else those of child `lane` of the root
-    /// block), lists what they open, and leaves the estimates of the rest in the level's scores.
-    fn choose(&self, work: &mut Work, block: &Block<'_>, lane: Option<usize>, present: &[f32; BLOCK], bits: u16) {
-        let Work { sizes, q, scores, every, reference, needle, mass, sigma, centers, sure, open, lists, .. } = work;
+    /// Scores a block's vectors for the rows that opened it, lists what they may have to open, and leaves estimates of all
+    /// in the level's scores.
+    fn choose(&self, work: &mut Work, block: &Block<'_>, rows: From, present: &[f32; BLOCK], bits: u16) {
+        let Work { sizes, q, scores, every, sample, reference, needle, mass, sigma, centers, sure, open, lists, .. } = work;
         let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
         let [cells, nodes] = lists;
-        let (level, rows, below) = match lane {
-            Some(lane) => (0, nodes.of(lane).0, cells),
-            None => (1, &every[..self.queries()], nodes),
+        let (level, rows, below) = match rows {
+            From::Child(lane) => (0, nodes.of(lane).0, cells),
+            From::All => (1, &every[..self.queries()], nodes),
+            From::Sample => (1, &**sample, nodes),
         };
         let scores = &mut scores[level];
         self.isa.run(Scores { block: block.keys, q, rows, out: scores });
@@ -136,9 +171,17 @@ impl RowBlock<'_> {
     }
 
     /// One node for the rows that opened it.
-    fn node(&self, work: &mut Work, node: usize, lane: usize, done: &mut Done, watch: &mut Option<Watch<'_>>) {
+    fn node(
+        &self,
+        work: &mut Work,
+        node: usize,
+        lane: usize,
+        dry: bool,
+        done: &mut Done,
+        watch: &mut Option<Watch<'_>>,
+    ) {
         let block = self.cells.node(node);
-        self.choose(work, &block, Some(lane), &[1.0; BLOCK], 0xffff);
+        self.choose(work, &block, From::Child(lane), &[1.0; BLOCK], 0xffff);
         let mut rows = [0; BLOCK];
         for (leaf, n) in rows.iter_mut().enumerate() {
             *n = work.lists[0].len[leaf];
@@ -147,6 +190,9 @@ impl RowBlock<'_> {
                 *n = self.sift(work, 0, leaf, coords.cell(node * BLOCK + leaf), &[0.0; BLOCK]);
             }
             done.cells += *n as u64;
+        }
+        if dry {
+            return;
         }
         let mut leaf = 0;
         while leaf < BLOCK {
