@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let layers = if path.as_os_str() == "noise" { heads::noise(rows.min(8192)) } else { heads::load(&path, rows)? };
-    let mut rule = Rule::new(tol, false);
+    let mut rule = Rule { error: f32::INFINITY, ..Rule::new(tol, false) };
     for (k, v) in set {
         match k.as_str() {
             "needle" => rule.needle = v,

@@ -163,6 +163,9 @@ impl Bench {
             for i in 0..SEGMENT / size {
                 self.mean_of(isa, i * size, size, d);
                 level.values[(first + i) * stride..][..d].copy_from_slice(&self.mean[..d]);
+                let height = &mut self.height[..size];
+                isa.sq_dists_at(&self.rows, d, &self.order[i * size..][..size], &self.mean[..d], height);
+                level.value_spread[first + i] = height.iter().sum::<f32>() / size as f32;
             }
         }
     }

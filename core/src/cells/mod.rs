@@ -36,6 +36,8 @@ struct Level {
     spread: Buf<f32>,
     /// Largest distance, `[block][BLOCK]`.
     reach: Buf<f32>,
+    /// Mean square distance of the values from their mean, `[block][BLOCK]`.
+    value_spread: Buf<f32>,
     /// Sum over sampled keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k rounded up to a block]`.
     moment: Buf<f32>,
 }
@@ -44,8 +46,9 @@ impl Level {
     fn plan(plan: &mut Plan, blocks: usize, dim_k: usize, stride: usize) {
         Buf::<f32>::plan(plan, blocks * dim_k * BLOCK);
         Buf::<f32>::plan(plan, blocks * BLOCK * stride);
-        Buf::<f32>::plan(plan, blocks * BLOCK);
-        Buf::<f32>::plan(plan, blocks * BLOCK);
+        for _ in 0..3 {
+            Buf::<f32>::plan(plan, blocks * BLOCK);
+        }
         Buf::<f32>::plan(plan, dim_k * dim_k.next_multiple_of(BLOCK));
     }
 
@@ -55,6 +58,7 @@ impl Level {
             values: Buf::filled(memory, blocks * BLOCK * stride, 0.0)?,
             spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             reach: Buf::filled(memory, blocks * BLOCK, 0.0)?,
+            value_spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             moment: Buf::filled(memory, dim_k * dim_k.next_multiple_of(BLOCK), 0.0)?,
         })
     }
@@ -79,6 +83,7 @@ pub(crate) struct Block<'a> {
     pub(crate) values: Matrix<'a>,
     pub(crate) spread: &'a [f32],
     pub(crate) reach: &'a [f32],
+    pub(crate) value_spread: &'a [f32],
 }
 
 /// Cells over the complete segments of one KV head.
@@ -217,6 +222,7 @@ impl Cells {
             values: Matrix { data: values, stride: self.stride, cols: self.dim_v },
             spread: &level.spread[at * BLOCK..][..BLOCK],
             reach: &level.reach[at * BLOCK..][..BLOCK],
+            value_spread: &level.value_spread[at * BLOCK..][..BLOCK],
         }
     }
 

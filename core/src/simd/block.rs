@@ -435,10 +435,11 @@ impl Task for Choose<'_> {
 }
 
 /// Adds up the weights of a node's cells by row, into `total` too. Rows whose sum is below `fine` need no more than the
-/// node's mean value: the sum goes to `mass[rows[i] * BLOCK + lane]`. The others move to the front, with their queries.
+/// node's mean value: the sum goes to `mass[places[i] * BLOCK + lane]`. The others move to the front, with their queries.
 pub(crate) struct Settle<'a> {
     pub(crate) p: &'a mut [f32],
     pub(crate) rows: &'a [u16],
+    pub(crate) places: &'a [u16],
     pub(crate) fine: &'a [f32],
     pub(crate) lane: usize,
     pub(crate) mass: &'a mut [f32],
@@ -453,10 +454,11 @@ impl Task for Settle<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> usize {
-        let Settle { p, rows, fine, lane, mass, total, full } = self;
+        let Settle { p, rows, places, fine, lane, mass, total, full } = self;
         let n = rows.len();
-        check(rows, total.len().min(mass.len()), BLOCK, BLOCK);
-        assert!(p.len() >= n * BLOCK && full.len() >= n && lane < BLOCK);
+        check(rows, total.len(), BLOCK, BLOCK);
+        check(places, mass.len(), BLOCK, BLOCK);
+        assert!(p.len() >= n * BLOCK && full.len() >= n && places.len() == n && lane < BLOCK);
         let mut front = 0;
         for i in 0..n {
             let q = rows[i] as usize;
@@ -473,13 +475,52 @@ impl Task for Settle<'_> {
             full[front] = rows[i];
             let small = sum < fine[q];
             // With the node's mean value it is added up there.
-            mass[q * BLOCK + lane] = if small { sum } else { 0.0 };
+            mass[places[i] as usize * BLOCK + lane] = if small { sum } else { 0.0 };
             if !small {
                 total[q * BLOCK + lane] += sum;
                 front += 1;
             }
         }
         front
+    }
+}
+
+/// Adds to `out`, `[query][BLOCK]`, the expected square error of a weighted sum of values in which children count as one:
+/// `p^2 (e^v - 1) / count` times the spread of their values, `v` the variance of their logits.
+pub(crate) struct Doubt<'a> {
+    pub(crate) p: &'a [f32],
+    pub(crate) rows: &'a [u16],
+    pub(crate) spread: &'a [f32],
+    pub(crate) value_spread: &'a [f32],
+    pub(crate) sigma: &'a [f32],
+    pub(crate) count: f32,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Task for Doubt<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Doubt { p, rows, spread, value_spread, sigma, count, out } = self;
+        check(rows, out.len(), BLOCK, BLOCK);
+        assert!(p.len() >= rows.len() * BLOCK && spread.len() >= BLOCK && value_spread.len() >= BLOCK);
+        for (i, &row) in rows.iter().enumerate() {
+            let root = s.splat(sigma[row as usize] * core::f32::consts::LN_2);
+            for c in (0..BLOCK).step_by(S::LANES) {
+                // SAFETY: vector c of rows of BLOCK numbers.
+                unsafe {
+                    let d = s.mul(s.load(spread.as_ptr().add(c)), root);
+                    // Beyond a variance of 4 the estimate is wrong by its own size anyway.
+                    let v = s.min(s.mul(d, d), s.splat(4.0));
+                    let e = s.fma(v, s.fma(v, s.splat(1.0 / 6.0), s.splat(0.5)), s.splat(1.0));
+                    let p = s.load(p.as_ptr().add(i * BLOCK + c));
+                    let of = s.mul(s.mul(p, p), s.mul(s.mul(v, e), s.load(value_spread.as_ptr().add(c))));
+                    let at = out.as_mut_ptr().add(row as usize * BLOCK + c);
+                    s.store(at, s.fma(of, s.splat(1.0 / count), s.load(at)));
+                }
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! All heads of a call, cut into independent pieces.
 
-use super::super::exact::Head;
+use super::super::exact::{self, Head};
 use super::super::mask::Masking;
 use super::super::problem::AttentionStats;
 use super::block::{RowBlock, Sizes, Work};
@@ -95,14 +95,16 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         let inside = (usable * SEGMENT * queries) as u64;
         stats.pairs_dense += seen;
         stats.pairs += seen - inside;
+        if usable == 0 {
+            return self.exact(b, work);
+        }
         b.attend_rest(work);
         b.clear(work);
-        if usable > 0 {
+        {
             b.load(work);
             b.total(work);
             b.set_limits(work, usable * SEGMENT);
-            let caution = f64::from(b.rule.caution);
-            if caution > 0.0 && b.predict(work) * caution > inside as f64 {
+            if b.prefers_dense(work, inside as f64) {
                 b.attend_usable(work);
                 stats.pairs += inside;
             } else {
@@ -114,6 +116,17 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         let mass = self.finish(b, work);
         let rows = queries as u64;
         stats.add(&AttentionStats { rows, estimated_mass: mass / queries as f32, ..AttentionStats::new(stats.mode, stats.reason) });
+    }
+
+    /// Rows that no cells can serve.
+    fn exact(&self, b: &RowBlock<'_>, work: &mut Work) {
+        for h in 0..b.group {
+            let head = b.each(h);
+            let mut out = self.out.rows(head.batch, head.head, b.begin, b.n);
+            let mut lse = self.lse.map(|t| t.rows(head.batch, head.head, b.begin, b.n));
+            let lse = lse.as_mut().and_then(|r| r.as_slice());
+            exact::attend(b.isa, &head, b.begin, b.n, &mut out, lse, &mut work.dense);
+        }
     }
 
     /// Divides by the sums of the weights; returns the sum of the rows' estimated shares.

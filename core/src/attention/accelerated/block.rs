@@ -9,7 +9,7 @@ use crate::mem::{Buf, Memory, Plan, Tensor};
 use crate::simd::Isa;
 use crate::simd::block::{Along, Forms, LOWEST, RANK, Scores, by_child};
 use crate::simd::fixed::round_row;
-use crate::simd::tile::Span;
+use crate::simd::tile::{PANEL, Span};
 
 /// Most queries of a block.
 const QUERIES: usize = 1024;
@@ -17,7 +17,7 @@ const QUERIES: usize = 1024;
 const CACHED: usize = 3 << 16;
 
 /// One query in so many is looked at to predict what all of them cost.
-pub(super) const SAMPLED: usize = 32;
+pub(super) const SAMPLED: usize = 48;
 
 /// Sizes of a block's work memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,9 +37,10 @@ impl Sizes {
     /// Rows of each of `group` heads that are attended together, and the memory that takes.
     pub(super) fn new(dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> (usize, Sizes) {
         let most = (CACHED / (dim_k + dim_v)).clamp(1, QUERIES);
-        // A block leaves its own rows' keys to the dense kernels: longer ones would not pay.
-        let block = (most / group).clamp(1, SEGMENT);
-        let block = if block > 16 { block & !15 } else { block };
+        // Whole row blocks of the dense kernels, which take the keys of a block's own rows: longer ones would not pay.
+        let rows_most = if group == 1 { 2 * ROW_BLOCK } else { ROW_BLOCK };
+        let block = (most / group).clamp(1, rows_most);
+        let block = if block > PANEL { block / PANEL * PANEL } else { block };
         let few = rows <= FEW;
         let stride = dim_v.next_multiple_of(16);
         let queries = group * block.min(if few { FEW } else { usize::MAX });
@@ -127,12 +128,15 @@ pub(crate) struct Work {
     /// Queries with keys of their own value, and which.
     pub(super) full: Buf<[u16; 2]>,
     pub(super) every: Buf<u16>,
-    /// Queries that a prediction is made from.
+    /// Queries that a prediction is made from, and their sums before it.
     pub(super) sample: Buf<u16>,
+    pub(super) kept: Buf<f32>,
+    /// Expected square errors, `[query][BLOCK]`.
+    pub(super) doubt: Buf<f32>,
     /// Queries that use the mean values of a node's cells.
     pub(super) settled: Buf<u16>,
     pub(super) lost: Buf<bool>,
-    /// Keys of a cell, transposed.
+    /// Keys of a cell, transposed; one value.
     pub(super) keys: Buf<f32>,
     /// Keys of a cell as they lie.
     pub(super) room: Buf<f32>,
@@ -148,12 +152,13 @@ impl Work {
         let (_, s) = Sizes::new(dim_k, dim_v, group, rows, keys);
         let n = s.queries;
         exact::plan(plan, dim_k, dim_v, rows);
-        for len in [n * s.q_stride, n * s.stride, n, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
+        for len in [(n * s.q_stride).max(2 * s.dim_k), n * s.stride, n, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
             Buf::<f32>::plan(plan, len);
         }
-        for _ in 0..5 {
+        for _ in 0..6 {
             Buf::<f32>::plan(plan, n * BLOCK);
         }
+        Buf::<f32>::plan(plan, n.div_ceil(SAMPLED) * s.stride);
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
         Buf::<Along>::plan(plan, n);
@@ -166,7 +171,7 @@ impl Work {
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n.div_ceil(SAMPLED));
         Buf::<bool>::plan(plan, n);
-        for len in [s.dim_k * BLOCK, BLOCK * s.dim_k] {
+        for len in [(s.dim_k * BLOCK).max(s.dim_v), BLOCK * s.dim_k] {
             Buf::<f32>::plan(plan, len);
         }
         Buf::<u8>::plan(plan, s.segments);
@@ -194,7 +199,7 @@ impl Work {
         Ok(Work {
             sizes: s,
             dense: exact::Work::new_in(memory, dim_k, dim_v, rows)?,
-            q: f(n * s.q_stride)?,
+            q: f((n * s.q_stride).max(2 * s.dim_k))?,
             sums: f(n * s.stride)?,
             reference: f(n)?,
             needle: f(n)?,
@@ -216,9 +221,11 @@ impl Work {
             full: Buf::filled(memory, n, [0; 2])?,
             every,
             sample: Buf::with_capacity(memory, n.div_ceil(SAMPLED))?,
+            kept: f(n.div_ceil(SAMPLED) * s.stride)?,
+            doubt: f(n * BLOCK)?,
             settled: list(n)?,
             lost: Buf::filled(memory, n, false)?,
-            keys: f(s.dim_k * BLOCK)?,
+            keys: f((s.dim_k * BLOCK).max(s.dim_v))?,
             room: f(BLOCK * s.dim_k)?,
             usable: Buf::filled(memory, s.segments, 0)?,
             ranges: Buf::with_capacity(memory, s.segments + 1)?,

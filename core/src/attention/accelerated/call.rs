@@ -3,12 +3,13 @@
 use super::super::call::in_parts;
 use super::super::clock;
 use super::super::problem::{AttentionStats, Checked, Problem};
+use super::super::exact::Head;
 use super::super::{Mode, Reason};
 use super::all::{Accelerated, most_pieces};
 use super::{Rule, Work};
 use crate::cells::{Cells, SEGMENT};
 use crate::error::Result;
-use crate::mem::{Memory, Objects, Plan, Rows};
+use crate::mem::{Buf, Memory, Objects, Plan, Rows};
 use crate::simd::Isa;
 
 /// Rows are numbered in 32 bits.
@@ -37,6 +38,7 @@ pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
     Objects::<Work>::plan(plan, parts);
     plan.add_plan(&work, parts);
     Objects::<(usize, &mut [Cells])>::plan(plan, build_parts);
+    Buf::<bool>::plan(plan, heads);
 }
 
 /// Attends a whole problem.
@@ -68,9 +70,34 @@ pub(crate) fn call(
     for (i, run) in cells.chunks_mut(step).enumerate() {
         runs.push((i * step, run))?;
     }
+    // Whether it pays to build cells is asked before; who asks for cells by name gets them.
+    let mut hopeless = Buf::filled(memory, heads, false)?;
+    if auto {
+        let work = &mut works[0];
+        for (i, hopeless) in hopeless.iter_mut().enumerate() {
+            let (batch, head) = (i / c.heads_kv, i % c.heads_kv);
+            let (k, v) = kv(batch, head);
+            let first = head * (c.heads_q / c.heads_kv);
+            let head = Head {
+                q: problem.q.head(batch, first),
+                k,
+                v,
+                masking: &c.masking,
+                batch,
+                head: first,
+                scale: c.options.scale,
+                softcap: c.options.softcap,
+                shared_qk: false,
+            };
+            *hopeless = super::hope::hopeless(isa, &rule, &head, work);
+        }
+    }
     let build = |_, (first, run): &mut (usize, &mut [Cells])| {
         let start = clock::now();
         for (i, cells) in run.iter_mut().enumerate() {
+            if hopeless[*first + i] {
+                continue;
+            }
             let (batch, head) = ((*first + i) / c.heads_kv, (*first + i) % c.heads_kv);
             let (k, v) = kv(batch, head);
             fill(isa, cells, &k, &v, c.masking.keep(batch));

@@ -17,6 +17,7 @@
 mod all;
 mod block;
 mod call;
+mod hope;
 mod rule;
 mod walk;
 

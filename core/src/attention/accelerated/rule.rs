@@ -21,6 +21,8 @@ pub struct Rule {
     pub fine: f32,
     /// Cells of an opened node weigh in with their own mean values from so much on, together.
     pub coarse: f32,
+    /// Exact attention takes over where the predicted relative output error exceeds this.
+    pub error: f32,
     /// Exact attention takes over where this many times the predicted cost exceeds its own; 0 = never.
     pub caution: f32,
 }
@@ -39,6 +41,7 @@ impl Rule {
             node: 0.01 * t,
             fine: 0.001 * t,
             coarse: 0.002 * t,
+            error: tolerance,
             caution: if fall_back { 1.1 } else { 0.0 },
         }
     }

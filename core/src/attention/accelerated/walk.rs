@@ -3,7 +3,7 @@
 
 use super::block::{RowBlock, SAMPLED, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
-use crate::simd::block::{AddKeys, AddValues, Children, Choose, LOWEST, Limits, Matrix, Prefetch, Scores, Settle, Sift, Total, Transpose, Weigh};
+use crate::simd::block::{AddKeys, AddValues, Children, Choose, Doubt, LOWEST, Limits, Matrix, Prefetch, Scores, Settle, Sift, Total, Transpose, Weigh};
 
 /// Keys of a cell and of a node, in powers of two.
 const LOG2_COUNT: [f32; 2] = [4.0, 8.0];
@@ -89,20 +89,51 @@ impl RowBlock<'_> {
         }
     }
 
-    /// What attending by cells is predicted to cost, in query-key pairs of the dense kernels, from a few rows.
-    pub(super) fn predict(&self, work: &mut Work) -> f64 {
+    /// Whether the rule asks for exact attention where it would take `pairs` query-key pairs.
+    pub(super) fn prefers_dense(&self, work: &mut Work, pairs: f64) -> bool {
+        if self.rule.caution == 0.0 && self.rule.error == f32::INFINITY {
+            return false;
+        }
+        let (cost, error) = self.rehearse(work);
+        // Cells err together more often than the prediction, which takes them one by one, allows for.
+        let error = 3.0 * error;
+        #[cfg(feature="std")]
+        if std::env::var_os("DBG").is_some() { std::eprintln!("R {} {} {}", cost, pairs, error); }
+        error > f64::from(self.rule.error) || cost * f64::from(self.rule.caution) > pairs
+    }
+
+    /// What attending by cells costs, in query-key pairs of the dense kernels, and the relative error of the outputs it
+    /// leaves, predicted from a few rows that are attended in full and then forgotten.
+    pub(super) fn rehearse(&self, work: &mut Work) -> (f64, f64) {
+        let stride = work.sizes.stride;
         work.sample.clear();
-        for i in (0..self.queries()).step_by(SAMPLED) {
+        for (at, i) in (0..self.queries()).step_by(SAMPLED).enumerate() {
             // Room for one query in SAMPLED, rounded up.
             crate::error::reserved(work.sample.push(i as u16));
+            work.kept[at * stride..][..stride].copy_from_slice(&work.sums[i * stride..][..stride]);
+            work.doubt[i * BLOCK..][..BLOCK].fill(0.0);
         }
-        let rows = work.sample.len();
         let done = self.descend(work, true, &mut None);
+        let rows = work.sample.len();
+        let (mut wrong, mut all) = (0.0, 0.0);
+        for at in 0..rows {
+            let i = work.sample[at] as usize;
+            let sums = &mut work.sums[i * stride..][..stride];
+            let total = work.dense_sum[i]
+                + (0..BLOCK).map(|l| work.exact[i * BLOCK + l] + work.estimated[i * BLOCK + l]).sum::<f32>()
+                - work.light[i];
+            let unit = f64::from(1.0 / total);
+            wrong += work.doubt[i * BLOCK..][..BLOCK].iter().map(|&x| f64::from(x)).sum::<f64>() * unit * unit;
+            all += sums.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() * unit * unit;
+            sums.copy_from_slice(&work.kept[at * stride..][..stride]);
+        }
         let roots = self.cells.segments().div_ceil(ROOT) as f64;
         // Measured at 64 elements a key and value: products grow with them, the rest does not.
         let small = 128.0 / (work.sizes.dim_k + work.sizes.dim_v) as f64;
         let lists = 21.0 * done.nodes as f64 + 18.0 * done.cells as f64 + 3.7 * small * done.sifted as f64;
-        (lists / rows as f64 + 28.0 * roots + 170.0 * small) * self.queries() as f64
+        let pairs = (lists / rows as f64 + 28.0 * roots + 170.0 * small) * self.queries() as f64;
+        self.clear(work);
+        (pairs, libm::sqrt(wrong / all.max(f64::MIN_POSITIVE)))
     }
 
     /// All root blocks, for all rows.
@@ -110,8 +141,8 @@ impl RowBlock<'_> {
         self.descend(work, false, watch)
     }
 
-    /// A dry walk is that of the sample, and only counts.
-    fn descend(&self, work: &mut Work, dry: bool, watch: &mut Option<Watch<'_>>) -> Done {
+    /// For all rows or those of the sample, of which errors are predicted too.
+    fn descend(&self, work: &mut Work, sample: bool, watch: &mut Option<Watch<'_>>) -> Done {
         let n = self.queries();
         let mut done = Done::default();
         for at in 0..self.cells.segments().div_ceil(ROOT) {
@@ -120,7 +151,7 @@ impl RowBlock<'_> {
                 continue;
             }
             let block = self.cells.root(at);
-            self.choose(work, &block, if dry { From::Sample } else { From::All }, &present, bits);
+            self.choose(work, &block, if sample { From::Sample } else { From::All }, &present, bits);
             for lane in 0..BLOCK {
                 if work.lists[1].len[lane] == 0 {
                     continue;
@@ -133,14 +164,15 @@ impl RowBlock<'_> {
                 }
                 if work.lists[1].len[lane] > 0 {
                     done.nodes += work.lists[1].len[lane] as u64;
-                    self.node(work, node, lane, dry, &mut done, watch);
+                    self.node(work, node, lane, sample, &mut done, watch);
                 }
             }
-            if !dry {
-                let Work { scores, sums, every, estimated, .. } = work;
-                let (rows, total) = (&every[..n], Some(&mut **estimated));
-                self.isa.run(AddValues { p: &scores[1], values: block.values, rows, out: sums, total });
+            let Work { scores, sums, every, sample: few, estimated, doubt, sigma, .. } = work;
+            let (rows, total) = (if sample { &**few } else { &every[..n] }, Some(&mut **estimated));
+            if sample {
+                self.isa.run(doubts(&block, 1, &scores[1], rows, &sigma[1], doubt));
             }
+            self.isa.run(AddValues { p: &scores[1], values: block.values, rows, out: sums, total });
         }
         done
     }
@@ -176,7 +208,7 @@ impl RowBlock<'_> {
         work: &mut Work,
         node: usize,
         lane: usize,
-        dry: bool,
+        sample: bool,
         done: &mut Done,
         watch: &mut Option<Watch<'_>>,
     ) {
@@ -191,9 +223,6 @@ impl RowBlock<'_> {
             }
             done.cells += *n as u64;
         }
-        if dry {
-            return;
-        }
         let mut leaf = 0;
         while leaf < BLOCK {
             let next = (leaf + 1..BLOCK).find(|&l| rows[l] > 0).unwrap_or(BLOCK);
@@ -206,11 +235,16 @@ impl RowBlock<'_> {
             }
             leaf = next;
         }
-        let Work { scores, sums, lists, estimated, coarse, settled, .. } = work;
+        let Work { scores, sums, lists, estimated, coarse, settled, sigma, doubt, .. } = work;
         let [cells, nodes, _] = scores;
+        let (rows, places) = lists[1].of(lane);
+        if sample {
+            self.isa.run(doubts(&block, 0, cells, rows, &sigma[0], doubt));
+        }
         let front = self.isa.run(Settle {
             p: cells,
-            rows: lists[1].of(lane).0,
+            rows,
+            places,
             fine: coarse,
             lane,
             mass: nodes,
@@ -272,6 +306,19 @@ impl RowBlock<'_> {
         let (rows, stride) = (&full[..front], sizes.stride);
         self.isa.run(AddKeys { p: cell, rows, values: &self.head.v, ids, out: sums, stride });
     }
+}
+
+/// The doubt about what a block's children weigh in for `rows`.
+fn doubts<'a>(
+    block: &Block<'a>,
+    level: usize,
+    p: &'a [f32],
+    rows: &'a [u16],
+    sigma: &'a [f32],
+    out: &'a mut [f32],
+) -> Doubt<'a> {
+    let count = libm::exp2f(LOG2_COUNT[level]);
+    Doubt { p, rows, spread: block.spread, value_spread: block.value_spread, sigma, count, out }
 }
 
 fn children<'a>(block: &Block<'a>, level: usize, present: &'a [f32; BLOCK], bits: u16) -> Children<'a> {
