@@ -240,7 +240,8 @@ typedef struct {
     uint32_t struct_size;
     /// Mode.
     ice_mode mode;
-    /// Relative output error accepted in accelerated mode, in [0, 1]; 0 = 0.05.
+    /// Relative output error aimed at in accelerated and auto mode, in [0, 1]; 0 = 0.05. Smaller opens more cells. It is
+    /// no bound.
     float tolerance;
     /// Keys retrieved per row in top-k mode; 0 = ice_top_k_for(rows_kv, 0.005).
     uint32_t top_k;
@@ -331,7 +332,7 @@ typedef struct {
     ice_mode mode;
     /// Why.
     ice_reason reason;
-    /// Mean share of the softmax mass that was estimated.
+    /// Mean share of the softmax mass that was estimated, of the rows in `rows`.
     float estimated_mass;
     /// Worst certified error; NaN: none was asked for.
     float certified_error;
@@ -341,12 +342,14 @@ typedef struct {
     uint64_t pairs;
     /// Pairs exact attention would score.
     uint64_t pairs_dense;
-    /// Cells opened.
+    /// Pairs of a row and a cell that was opened for it.
     uint64_t cells_opened;
-    /// Seconds spent building the index; 0 in builds without a clock.
+    /// Seconds this call spent building an index or cells; 0 in builds without a clock.
     double build_seconds;
     /// Seconds spent attending; 0 in builds without a clock.
     double attend_seconds;
+    /// Rows attended in accelerated mode, all heads counted.
+    uint64_t rows;
 } ice_attention_stats;
 
 /// Shape of a session. Fill with ice_session_options_init.
@@ -365,7 +368,7 @@ typedef struct {
     ice_dtype kv_dtype;
     /// Tokens there is room for; all memory is taken at creation.
     size_t capacity;
-    /// Below this many tokens attention is exact whatever the mode.
+    /// Below this many tokens attention is exact whatever the mode; 0 = no such limit, in auto mode 2048.
     size_t dense_below;
     /// Most bytes the object may use; 0 = no limit.
     size_t memory_limit;
@@ -471,13 +474,15 @@ typedef struct {
 /// A bias is added to every logit; -inf excludes.
 #define ICE_MASK_ADDITIVE 4
 
-/// The fastest way that keeps the tolerance (default). Exact in this version.
+/// The fastest way that keeps the tolerance (default): accelerated where cells are predicted to cost less than every key,
+/// else exact. Contexts or calls too short for cells run exact.
 #define ICE_MODE_AUTO 0
 
 /// Every visible key.
 #define ICE_MODE_EXACT 1
 
-/// Opens cells of keys where they matter. This version answers ICE_ERR_UNSUPPORTED.
+/// Keys are gathered into cells of similar keys; cells that matter to a row are opened and attended exactly, the others are
+/// estimated by their means. Nothing is dropped.
 #define ICE_MODE_ACCELERATED 2
 
 /// Retrieves top_k keys per row by the index, softmax over those (the paper's Algorithm 1).
@@ -486,11 +491,17 @@ typedef struct {
 /// The caller asked for it.
 #define ICE_REASON_REQUESTED 0
 
-/// AUTO: this version has no faster way that keeps a tolerance.
+/// AUTO: this kind of call has no faster way that keeps a tolerance.
 #define ICE_REASON_ONLY_WAY 1
 
-/// Fewer keys than dense_below, or top_k covers all of them.
+/// Too few keys or rows: fewer keys than dense_below or in sight, or top_k covers all of them.
 #define ICE_REASON_SHORT 2
+
+/// AUTO: cells were predicted to cost less than every key.
+#define ICE_REASON_CHEAPER 3
+
+/// AUTO: cells were predicted to cost as much as every key, as on heads that attend to everything alike.
+#define ICE_REASON_DIFFUSE 4
 
 #ifdef __cplusplus
 extern "C" {

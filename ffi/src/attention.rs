@@ -122,6 +122,7 @@ pub unsafe extern "C" fn ice_attention_stats_init(stats: *mut ice_attention_stat
         cells_opened: 0,
         build_seconds: 0.0,
         attend_seconds: 0.0,
+        rows: 0,
     };
     // SAFETY: passed on.
     unsafe { cast::init(stats, value) };

@@ -122,7 +122,6 @@ fn options_masks_and_sizes_of_structs() {
         desc_refused(B, &["retrieve_fraction: ", &got], |d| d.options.retrieve_fraction = x);
     }
     desc_refused(B, &["mask.q_pos0: "], |d| (d.mask.kind, d.mask.q_pos0) = (ICE_MASK_CAUSAL, u64::MAX));
-    desc_refused(ICE_ERR_UNSUPPORTED, &["mode"], |d| d.options.mode = ICE_MODE_ACCELERATED);
     desc_refused(ICE_ERR_UNSUPPORTED, &["flags"], |d| d.options.flags = ICE_ATTENTION_CERTIFICATE);
     desc_refused(ICE_ERR_UNSUPPORTED, &["flags"], |d| d.options.flags = ICE_ATTENTION_VERIFIED);
     let bias = [0u16; ROWS_Q * ROWS_KV];
@@ -234,7 +233,6 @@ fn session_options_out_of_range() {
     check(ICE_ERR_ARGUMENT, &["kv_dtype: unknown enumerator"], &|o| o.kv_dtype = 3);
     check(ICE_ERR_ARGUMENT, &["mode: unknown enumerator"], &|o| o.attention.mode = -2);
     check(ICE_ERR_ARGUMENT, &["scale: "], &|o| o.attention.scale = f32::NAN);
-    check(ICE_ERR_UNSUPPORTED, &["mode"], &|o| o.attention.mode = ICE_MODE_ACCELERATED);
     check(ICE_ERR_ABI, &["options: struct_size"], &|o| o.struct_size = 16);
     check(ICE_ERR_ABI, &["options.attention: struct_size"], &|o| o.attention.struct_size = 0);
 }

@@ -224,7 +224,7 @@ unsafe fn work(s: *const ice_session) {
 
 #[test]
 fn attention_work() {
-    for mode in [ICE_MODE_AUTO, ICE_MODE_EXACT, ICE_MODE_TOP_K] {
+    for mode in [ICE_MODE_AUTO, ICE_MODE_EXACT, ICE_MODE_ACCELERATED, ICE_MODE_TOP_K] {
         let mut want = Heads::new();
         let mut d = want.desc();
         (d.options.mode, d.options.top_k, d.mask.kind) = (mode, 3, ICE_MASK_CAUSAL);
