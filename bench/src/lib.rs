@@ -1,7 +1,8 @@
-//! Data and measures shared by the benchmarks: captured heads, retrieval quality, output error, speed.
+//! Data and measures shared by the benchmarks: captured heads, retrieval quality, output error, speed, a small model.
 
 pub mod accelerated;
 pub mod cells;
 pub mod heads;
+pub mod model;
 pub mod retrieval;
 pub mod speed;

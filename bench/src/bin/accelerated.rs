@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "needle" => rule.needle = v,
             "stand" => rule.stand_out = v,
             "standn" => rule.stand_out_node = v,
+            "margin" => rule.margin = v,
             "cell" => rule.cell = v,
             "node" => rule.node = v,
             "fine" => rule.fine = v,

@@ -1,10 +1,11 @@
 //! One segment: split by similarity, then described.
 
-use super::{BLOCK, LEAVES, Level, NODES, SEGMENT};
+use super::{BLOCK, Coords, LEAVES, Level, NODES, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Rows};
 use crate::simd::Isa;
-use crate::simd::block::{Gather, Matrix, Outer, SumRows};
+use crate::project::fitted::RANK;
+use crate::simd::block::{Gather, Matrix, Outer, Scores, SumRows};
 
 /// Rounds of two means that a cut's direction comes from.
 const ROUNDS: usize = 2;
@@ -145,8 +146,8 @@ impl Bench {
         }
     }
 
-    /// Writes means, spreads and reaches of segment `at` after [`split`](Bench::split), and adds to the moments.
-    pub(super) fn describe(
+    /// Writes mean values of segment `at` after [`split`](Bench::split).
+    pub(super) fn describe_values(
         &mut self,
         isa: Isa,
         values: &Rows<'_>,
@@ -156,7 +157,6 @@ impl Bench {
         leaves: &mut Level,
         nodes: &mut Level,
     ) {
-        self.describe_keys(isa, at, leaves, nodes);
         self.load(isa, values, ids);
         let d = self.dim_v;
         for (level, size, first) in [(leaves, BLOCK, at * LEAVES), (nodes, BLOCK * BLOCK, at * NODES)] {
@@ -167,7 +167,8 @@ impl Bench {
         }
     }
 
-    fn describe_keys(&mut self, isa: Isa, at: usize, leaves: &mut Level, nodes: &mut Level) {
+    /// Writes mean keys, spreads and reaches of segment `at` after [`split`](Bench::split), and adds to the moments.
+    pub(super)fn describe_keys(&mut self, isa: Isa, at: usize, leaves: &mut Level, nodes: &mut Level) {
         let d = self.dim_k;
         for (level, size, first) in [(leaves, BLOCK, at * LEAVES), (nodes, BLOCK * BLOCK, at * NODES)] {
             for i in 0..SEGMENT / size {
@@ -190,6 +191,14 @@ impl Bench {
         }
     }
 
+    /// Loads a segment whose keys by cell are `ids`.
+    pub(super) fn reload(&mut self, isa: Isa, keys: &Rows<'_>, ids: &[u32]) {
+        self.load(isa, keys, ids);
+        for (i, at) in self.order.iter_mut().enumerate() {
+            *at = i as u32;
+        }
+    }
+
     /// Adds segment `at`, whose keys by cell are `ids`, to the moments.
     pub(super) fn moments(
         &mut self,
@@ -200,11 +209,20 @@ impl Bench {
         leaves: &mut Level,
         nodes: &mut Level,
     ) {
-        self.load(isa, keys, ids);
-        for (i, at) in self.order.iter_mut().enumerate() {
-            *at = i as u32;
-        }
+        self.reload(isa, keys, ids);
         // Means are summed in the order of the cells, as they were when the segment came, so that the bits are the same.
         self.describe_keys(isa, at, leaves, nodes);
+    }
+
+    /// Coordinates of segment `at`, whose keys are loaded.
+    pub(super) fn coords(&mut self, isa: Isa, at: usize, leaves: &Level, coords: &mut Coords) {
+        let d = self.dim_k;
+        for (i, cell) in self.order.chunks_exact(BLOCK).enumerate() {
+            let rows: [u16; BLOCK] = core::array::from_fn(|j| cell[j] as u16);
+            let q = Matrix { data: &self.rows, stride: d, cols: d };
+            let mut along = [0.0; BLOCK * RANK];
+            isa.run(Scores { block: coords.basis(), q, rows: &rows, out: &mut along });
+            coords.set(at * LEAVES + i, &mut along, leaves.spread[at * LEAVES + i]);
+        }
     }
 }

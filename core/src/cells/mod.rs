@@ -6,12 +6,14 @@
 //! changes, and its cells depend on nothing but its keys and values.
 
 mod build;
+mod coords;
 
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Rows};
 use crate::simd::Isa;
 pub(crate) use crate::simd::block::{BLOCK, Matrix};
 use build::Bench;
+pub(crate) use coords::Coords;
 
 /// Keys of a segment.
 pub const SEGMENT: usize = 256;
@@ -19,6 +21,8 @@ pub const SEGMENT: usize = 256;
 pub const LEAVES: usize = SEGMENT / BLOCK;
 /// Nodes of a segment.
 pub const NODES: usize = LEAVES / BLOCK;
+/// Segments that the directions are fitted to; before, every key of an opened cell is scored.
+const FIT: usize = 1024 / SEGMENT;
 /// Segments whose nodes share a block.
 pub const ROOT: usize = BLOCK / NODES;
 
@@ -102,6 +106,7 @@ pub struct Cells {
     range: Buf<[u32; 2]>,
     leaves: Level,
     nodes: Level,
+    coords: Coords,
     bench: Bench,
 }
 
@@ -117,6 +122,7 @@ impl Cells {
         Buf::<[u32; 2]>::plan(plan, segments);
         Level::plan(plan, segments * NODES, dim_k, stride);
         Level::plan(plan, segments.div_ceil(ROOT), dim_k, stride);
+        Coords::plan(plan, dim_k, segments * LEAVES);
         Bench::plan(plan, dim_k, dim_v);
     }
 
@@ -138,6 +144,7 @@ impl Cells {
             range: Buf::filled(memory, segments, [0; 2])?,
             leaves: Level::new(memory, segments * NODES, dim_k, stride)?,
             nodes: Level::new(memory, segments.div_ceil(ROOT), dim_k, stride)?,
+            coords: Coords::new(memory, dim_k, segments * LEAVES)?,
             bench: Bench::new(memory, dim_k, dim_v)?,
         })
     }
@@ -173,6 +180,9 @@ impl Cells {
             self.nodes.moment.copy_from_slice(nodes);
         }
         self.built = self.segments;
+        if self.built < FIT {
+            self.coords.forget();
+        }
     }
 
     /// Segments with those that wait for [`publish`](Cells::publish).
@@ -195,8 +205,20 @@ impl Cells {
         let at = self.built;
         self.range[at] = [ids[0], ids[SEGMENT - 1]];
         self.bench.split(isa, keys, ids, &mut self.ids[at * SEGMENT..][..SEGMENT]);
-        self.bench.describe(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
+        self.bench.describe_keys(isa, at, &mut self.leaves, &mut self.nodes);
         self.built += 1;
+        if self.coords.is_fitted() {
+            self.bench.coords(isa, at, &self.leaves, &mut self.coords);
+        }
+        self.bench.describe_values(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
+        if !self.coords.is_fitted() && self.built == FIT {
+            self.coords.fit(&self.leaves.moment, self.dim_k);
+            for at in 0..self.built {
+                let ids = &self.ids[at * SEGMENT..][..SEGMENT];
+                self.bench.reload(isa, keys, ids);
+                self.bench.coords(isa, at, &self.leaves, &mut self.coords);
+            }
+        }
         if self.shown.is_none() {
             self.segments = self.built;
         }
@@ -205,6 +227,7 @@ impl Cells {
     /// Forgets all segments.
     pub fn clear(&mut self) {
         self.built = 0;
+        self.coords.forget();
         self.leaves.moment.fill(0.0);
         self.nodes.moment.fill(0.0);
         self.show_all();
@@ -223,6 +246,9 @@ impl Cells {
             return;
         }
         self.built = segments;
+        if segments < FIT {
+            self.coords.forget();
+        }
         self.leaves.moment.fill(0.0);
         self.nodes.moment.fill(0.0);
         for at in 0..segments {
@@ -240,6 +266,11 @@ impl Cells {
     /// Rows of the keys of a cell.
     pub(crate) fn keys_of(&self, node: usize, lane: usize) -> &[u32] {
         &self.ids[(node * BLOCK + lane) * BLOCK..][..BLOCK]
+    }
+
+    /// Coordinates of the cells' keys along directions fitted to the head, if there are enough keys for that.
+    pub(crate) fn coords(&self) -> Option<&Coords> {
+        (self.coords.is_fitted() && self.segments >= FIT).then_some(&self.coords)
     }
 
     fn block<'a>(&self, level: &'a Level, at: usize) -> Block<'a> {

@@ -3,11 +3,12 @@
 //! A block lies transposed, so that its vectors fill the lanes; queries are read as they lie, as broadcasts. Whatever a
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 
+use super::element::{Bf16, Element, F16, F32};
 use super::math;
 use super::rows;
 use super::vector::Simd;
 use super::{Task, kernels};
-use crate::mem::Rows;
+use crate::mem::{Dtype, Rows};
 
 /// Vectors of a block.
 pub(crate) const BLOCK: usize = 16;
@@ -67,12 +68,51 @@ impl Scores<'_> {
                 self.tile::<S, C, R>(s, i);
                 i += R;
             }
+            // A few rows would wait for each other's sums: two chains each.
             while i + 2 <= self.rows.len() {
-                self.tile::<S, C, 2>(s, i);
+                self.pair::<S, C, 2>(s, i);
                 i += 2;
             }
             if i < self.rows.len() {
-                self.tile::<S, C, 1>(s, i);
+                self.pair::<S, C, 1>(s, i);
+            }
+        }
+    }
+
+    /// As [`Scores::tile`], even and odd elements summed apart.
+    ///
+    /// # Safety
+    /// As checked in `run`.
+    #[inline(always)]
+    unsafe fn pair<S: Simd, const C: usize, const R: usize>(&mut self, s: S, i: usize) {
+        let mut q = [self.q.data.as_ptr(); R];
+        for r in 0..R {
+            // SAFETY: the row is inside.
+            q[r] = unsafe { q[r].add(self.rows[i + r] as usize * self.q.stride) };
+        }
+        let mut acc = [[[s.splat(0.0); C]; R]; 2];
+        let mut k = 0;
+        while k < self.q.cols {
+            for half in 0..2 {
+                if k + half < self.q.cols {
+                    for c in 0..C {
+                        // SAFETY: row k + half of the block.
+                        let b = unsafe { s.load(self.block.as_ptr().add((k + half) * BLOCK + c * S::LANES)) };
+                        for r in 0..R {
+                            // SAFETY: k + half < cols.
+                            let a = s.splat(unsafe { *q[r].add(k + half) });
+                            acc[half][r][c] = s.fma(a, b, acc[half][r][c]);
+                        }
+                    }
+                }
+            }
+            k += 2;
+        }
+        for r in 0..R {
+            for c in 0..C {
+                let sum = s.add(acc[0][r][c], acc[1][r][c]);
+                // SAFETY: `out` has a row for every query.
+                unsafe { s.store(self.out.as_mut_ptr().add((i + r) * BLOCK + c * S::LANES), sum) };
             }
         }
     }
@@ -121,6 +161,8 @@ pub(crate) struct AddValues<'a> {
     pub(crate) values: Matrix<'a>,
     pub(crate) rows: &'a [u16],
     pub(crate) out: &'a mut [f32],
+    /// Where the weights are to be added up too, `[query][BLOCK]`.
+    pub(crate) total: Option<&'a mut [f32]>,
 }
 
 impl Task for AddValues<'_> {
@@ -131,6 +173,18 @@ impl Task for AddValues<'_> {
         let Matrix { data, stride, cols } = self.values;
         check(self.rows, self.out.len(), stride, cols.next_multiple_of(S::LANES));
         assert!(data.len() >= BLOCK * stride && self.p.len() >= self.rows.len() * BLOCK);
+        if let Some(total) = &mut self.total {
+            check(self.rows, total.len(), BLOCK, BLOCK);
+            for (i, &row) in self.rows.iter().enumerate() {
+                for c in (0..BLOCK).step_by(S::LANES) {
+                    // SAFETY: vector c of rows of BLOCK numbers, checked.
+                    unsafe {
+                        let at = total.as_mut_ptr().add(row as usize * BLOCK + c);
+                        s.store(at, s.add(s.load(at), s.load(self.p.as_ptr().add(i * BLOCK + c))));
+                    }
+                }
+            }
+        }
         let vecs = cols.div_ceil(S::LANES);
         let mut i = 0;
         while i < self.rows.len() {
@@ -305,14 +359,14 @@ impl Task for Total<'_> {
     }
 }
 
-/// Which children each row of a list opens, as bits, and the estimated weights of the others, in place of their scores
-/// (0 where opened); estimates are added to `sum`, `[query][BLOCK]`.
+/// Which children each row of a list opens, as bits, and their estimated weights in place of their scores. With `centers`
+/// the scores are kept there, and children that are opened keep their estimates, else these become 0.
 pub(crate) struct Choose<'a> {
     pub(crate) scores: &'a mut [f32],
     pub(crate) rows: &'a [u16],
     pub(crate) children: Children<'a>,
     pub(crate) limits: Limits<'a>,
-    pub(crate) sum: &'a mut [f32],
+    pub(crate) centers: Option<&'a mut [f32]>,
     pub(crate) open: &'a mut [u16],
 }
 
@@ -321,9 +375,11 @@ impl Task for Choose<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Choose { scores, rows, children, limits, sum, open } = self;
+        let Choose { scores, rows, children, limits, mut centers, open } = self;
         let n = rows.len();
-        check(rows, sum.len(), BLOCK, BLOCK);
+        let queries = limits.sigma.len().min(limits.reference.len()).min(limits.needle.len()).min(limits.mass.len());
+        check(rows, queries, 1, 1);
+        assert!(centers.as_ref().is_none_or(|c| c.len() >= n * BLOCK));
         assert!(scores.len() >= n * BLOCK && open.len() >= n);
         assert!(children.spread.len() >= BLOCK && children.reach.len() >= BLOCK);
         let count = children.log2_count - 1.0;
@@ -351,11 +407,14 @@ impl Task for Choose<'_> {
                     // The spread in natural units, as a share of the weight that may be wrong.
                     let wrong = s.mul(w, s.min(s.mul(sigma, s.splat(core::f32::consts::LN_2)), s.splat(1.0)));
                     let small = s.select_lt(wrong, mass, w, zero);
-                    let kept = s.mul(s.select_lt(best, needle, small, zero), s.load(children.present.as_ptr().add(c)));
                     bits |= (s.lt_bits(best, needle) & s.lt_bits(wrong, mass)) << c;
-                    s.store(at, kept);
-                    let total = sum.as_mut_ptr().add(q * BLOCK + c);
-                    s.store(total, s.add(s.load(total), kept));
+                    if let Some(centers) = &mut centers {
+                        s.store(centers.as_mut_ptr().add(i * BLOCK + c), raw);
+                        s.store(at, w);
+                    } else {
+                        let kept = s.select_lt(best, needle, small, zero);
+                        s.store(at, s.mul(kept, s.load(children.present.as_ptr().add(c))));
+                    }
                 }
                 c += S::LANES;
             }
@@ -364,8 +423,9 @@ impl Task for Choose<'_> {
     }
 }
 
-/// Exact weights of a cell's keys in place of their scores. Rows of which a key reaches `fine` go to the front of the
-/// weights, their places to `full`; of the others only the sum is kept, `mass[places[i] * BLOCK + lane]`.
+/// Exact weights of a cell's keys. A row's keys below `fine` share the mean value of the cell: their weight goes to
+/// `mass[places[i] * BLOCK + lane]`. The others come with their own values: the rows that have some go to the front,
+/// weights in place of scores, with their queries and bits in `full`.
 pub(crate) struct Weigh<'a> {
     pub(crate) scores: &'a mut [f32],
     /// Queries.
@@ -375,14 +435,14 @@ pub(crate) struct Weigh<'a> {
     /// Which child of its parent the cell is.
     pub(crate) lane: usize,
     pub(crate) reference: &'a [f32],
-    /// Weight of a key from which on its own value is used.
     pub(crate) fine: &'a [f32],
     pub(crate) softcap: f32,
     /// `[query][BLOCK]`.
     pub(crate) sum: &'a mut [f32],
     pub(crate) mass: &'a mut [f32],
-    /// Queries of the rows at the front.
-    pub(crate) full: &'a mut [u16],
+    /// What of `sum` is in `mass` too, by query.
+    pub(crate) light: &'a mut [f32],
+    pub(crate) full: &'a mut [[u16; 2]],
     /// Set where a key's weight leaves the range of f32, by query.
     pub(crate) lost: &'a mut [bool],
 }
@@ -393,7 +453,7 @@ impl Task for Weigh<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> usize {
-        let Weigh { scores, rows, places, lane, reference, fine, softcap, sum, mass, full, lost } = self;
+        let Weigh { scores, rows, places, lane, reference, fine, softcap, sum, mass, light, full, lost } = self;
         let n = rows.len();
         check(rows, sum.len(), BLOCK, BLOCK);
         check(places, mass.len(), BLOCK, BLOCK);
@@ -403,7 +463,7 @@ impl Task for Weigh<'_> {
         while i < n {
             let group = if i + 4 <= n { 4 } else { 1 };
             let mut total = [s.splat(0.0); 4];
-            let mut light = [true; 4];
+            let mut bits = [0u32; 4];
             for r in 0..group {
                 // SAFETY: rows of BLOCK numbers, as checked.
                 unsafe {
@@ -411,7 +471,7 @@ impl Task for Weigh<'_> {
                     let at = scores.as_mut_ptr().add((i + r) * BLOCK);
                     let to = sum.as_mut_ptr().add(q * BLOCK);
                     let fits;
-                    (total[r], light[r], fits) = weigh(s, at, to, reference[q], fine[q], softcap);
+                    (total[r], bits[r], fits) = weigh(s, at, to, reference[q], fine[q], softcap);
                     if !fits {
                         lost[q] = true;
                     }
@@ -419,9 +479,11 @@ impl Task for Weigh<'_> {
             }
             let sums = s.reduce_add4(total);
             for r in 0..group {
-                mass[places[i + r] as usize * BLOCK + lane] = if light[r] { sums[r] } else { 0.0 };
-                if !light[r] {
-                    full[front] = rows[i + r];
+                let row = rows[i + r];
+                mass[places[i + r] as usize * BLOCK + lane] = sums[r];
+                light[row as usize] += sums[r];
+                if bits[r] != 0 {
+                    full[front] = [row, bits[r] as u16];
                     if front < i + r {
                         scores.copy_within((i + r) * BLOCK..(i + r + 1) * BLOCK, front * BLOCK);
                     }
@@ -434,30 +496,246 @@ impl Task for Weigh<'_> {
     }
 }
 
-/// One row of [`Weigh`]: the lanes' sums, whether every weight stays below `limit`, and whether all are in range.
+/// One row of [`Weigh`]: the lanes' sums of the weights below `limit`, bits of the others, and whether all are in range.
 ///
 /// # Safety
 /// `BLOCK` numbers at both addresses.
 #[inline(always)]
-unsafe fn weigh<S: Simd>(s: S, at: *mut f32, to: *mut f32, shift: f32, limit: f32, cap: f32) -> (S::V, bool, bool) {
+unsafe fn weigh<S: Simd>(s: S, at: *mut f32, to: *mut f32, shift: f32, limit: f32, cap: f32) -> (S::V, u32, bool) {
     let all = if S::LANES == 16 { 0xffff } else { (1 << S::LANES) - 1 };
     let (shift, limit) = (s.splat(shift), s.splat(limit));
     let mut total = s.splat(0.0);
-    let (mut light, mut fits, mut c) = (all, all, 0);
+    let (mut bits, mut fits, mut c) = (0, all, 0);
     while c < BLOCK {
         // SAFETY: vector c of the row.
         unsafe {
             let x = s.sub(capped(s, s.load(at.add(c)), cap), shift);
             fits &= s.lt_bits(x, s.splat(MOST));
             let w = s.exp2(s.min(x, s.splat(MOST)));
-            light &= s.lt_bits(w, limit);
-            total = s.add(total, w);
+            bits |= (all & !s.lt_bits(w, limit)) << c;
+            total = s.add(total, s.select_lt(w, limit, w, s.splat(0.0)));
             s.store(to.add(c), s.add(s.load(to.add(c)), w));
             s.store(at.add(c), w);
         }
         c += S::LANES;
     }
-    (total, light == all, fits == all)
+    (total, bits, fits == all)
+}
+
+/// `out[row] += sum over bits j of p[i * BLOCK + j] * values[ids[j]]` for `rows[i] = [row, bits]`.
+pub(crate) struct AddKeys<'a> {
+    pub(crate) p: &'a [f32],
+    pub(crate) rows: &'a [[u16; 2]],
+    pub(crate) values: &'a Rows<'a>,
+    pub(crate) ids: &'a [u32],
+    pub(crate) out: &'a mut [f32],
+    pub(crate) stride: usize,
+}
+
+impl Task for AddKeys<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.values.dtype() {
+            Dtype::F32 => self.add::<F32, S>(s),
+            Dtype::F16 => self.add::<F16, S>(s),
+            Dtype::Bf16 => self.add::<Bf16, S>(s),
+        }
+    }
+}
+
+impl AddKeys<'_> {
+    #[inline(always)]
+    fn add<E: Element, S: Simd>(self, s: S) {
+        let cols = self.values.cols();
+        assert!(self.ids.len() == BLOCK && self.ids.iter().all(|&id| (id as usize) < self.values.rows()));
+        assert!(self.p.len() >= self.rows.len() * BLOCK && cols <= self.stride);
+        let step = self.values.stride() / self.values.dtype().size();
+        for (i, &[row, bits]) in self.rows.iter().enumerate() {
+            let out = &mut self.out[row as usize * self.stride..][..cols];
+            let mut v = 0;
+            while v < cols {
+                // Four vectors at a time stay in registers over all keys.
+                let n = (cols - v).div_ceil(S::LANES).min(4);
+                let mut acc = [s.splat(0.0); 4];
+                let mut bits = bits;
+                while bits != 0 {
+                    let j = bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    let w = s.splat(self.p[i * BLOCK + j]);
+                    // SAFETY: row ids[j] of `cols` elements of this type.
+                    unsafe {
+                        let from = self.values.as_ptr().cast::<E::T>().add(self.ids[j] as usize * step);
+                        for c in 0..n {
+                            let at = v + c * S::LANES;
+                            let whole = at + S::LANES <= cols;
+                            let x = if whole {
+                                E::load(s, from.add(at))
+                            } else {
+                                E::load_partial(s, from.add(at), cols - at)
+                            };
+                            acc[c] = s.fma(w, x, acc[c]);
+                        }
+                    }
+                }
+                for c in 0..n {
+                    let at = v + c * S::LANES;
+                    let to = out.as_mut_ptr();
+                    // SAFETY: inside the row.
+                    unsafe {
+                        if at + S::LANES <= cols {
+                            s.store(to.add(at), s.add(s.load(to.add(at)), acc[c]));
+                        } else {
+                            let x = s.load_partial(to.add(at), cols - at);
+                            s.store_partial(to.add(at), cols - at, s.add(x, acc[c]));
+                        }
+                    }
+                }
+                v += n * S::LANES;
+            }
+        }
+    }
+}
+
+/// Coordinates of a cell's keys, and of queries.
+pub(crate) struct Sift<'a> {
+    /// `[RANK / 2][BLOCK][2]` in units of `unit`.
+    pub(crate) keys: &'a [i8],
+    pub(crate) unit: f32,
+    /// Length of what the coordinates leave out.
+    pub(crate) rest: f32,
+    /// Queries `[query][RANK / 2]`, two coordinates each, in units of `q_unit`.
+    pub(crate) q: &'a [[i16; 2]],
+    pub(crate) q_unit: &'a [f32],
+    /// Standard deviation of a logit per unit of `rest`, and how many of them are allowed for.
+    pub(crate) q_rest: &'a [f32],
+    pub(crate) margin: f32,
+    pub(crate) needle: &'a [f32],
+    pub(crate) reference: &'a [f32],
+    /// Out: estimated weight of the cell, `[place][BLOCK]`.
+    pub(crate) mass: &'a mut [f32],
+    pub(crate) softcap: f32,
+    /// Scores of the parent's children, `[place][BLOCK]`, of which the cell is child `lane`.
+    pub(crate) centers: &'a [f32],
+    pub(crate) lane: usize,
+    /// Queries, and their places in the parent's list.
+    pub(crate) rows: &'a mut [u16],
+    pub(crate) places: &'a mut [u16],
+}
+
+/// Coordinates of a key.
+pub(crate) const RANK: usize = 16;
+
+impl Task for Sift<'_> {
+    /// Rows for which a key seems to reach `needle`, moved to the front in their order.
+    type Out = usize;
+    const DOT16: bool = true;
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) -> usize {
+        let queries = self.q_unit.len().min(self.q_rest.len()).min(self.needle.len()).min(self.reference.len());
+        check(self.rows, queries.min(self.q.len() / (RANK / 2)), 1, 1);
+        check(self.places, self.centers.len().min(self.mass.len()), BLOCK, BLOCK);
+        assert!(self.places.len() == self.rows.len() && self.lane < BLOCK && self.keys.len() == BLOCK * RANK);
+        // SAFETY: checked.
+        unsafe {
+            match S::LANES {
+                16 => self.tiles::<S, 1, 4>(s),
+                8 => self.tiles::<S, 2, 4>(s),
+                4 => self.tiles::<S, 4, 4>(s),
+                _ => self.tiles::<S, 16, 1>(s),
+            }
+        }
+    }
+}
+
+impl Sift<'_> {
+    /// # Safety
+    /// As checked in `run`.
+    #[inline(always)]
+    unsafe fn tiles<S: Simd, const C: usize, const R: usize>(&mut self, s: S) -> usize {
+        let mut wide = [0i16; BLOCK * RANK];
+        for (to, &x) in wide.iter_mut().zip(self.keys) {
+            *to = i16::from(x);
+        }
+        let (n, mut front, mut i) = (self.rows.len(), 0, 0);
+        // SAFETY: rows i.. are there; those at the front have been read.
+        unsafe {
+            while i + R <= n {
+                front = self.tile::<S, C, R>(s, &wide, i, front);
+                i += R;
+            }
+            while i < n {
+                front = self.tile::<S, C, 1>(s, &wide, i, front);
+                i += 1;
+            }
+        }
+        front
+    }
+
+    /// `R` rows from list place `i` on; those that pass go to `front` on, whose end is returned.
+    ///
+    /// # Safety
+    /// They are there; `C * LANES` is the block.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const C: usize, const R: usize>(
+        &mut self,
+        s: S,
+        keys: &[i16; BLOCK * RANK],
+        i: usize,
+        mut front: usize,
+    ) -> usize {
+        let keys: *const i32 = keys.as_ptr().cast();
+        let all = if S::LANES == 16 { 0xffff } else { (1 << S::LANES) - 1 };
+        let mut acc = [[s.splat_i(0); C]; R];
+        for k in 0..RANK / 2 {
+            let mut key = [s.splat_i(0); C];
+            for c in 0..C {
+                // SAFETY: pair k of the keys, vector c.
+                key[c] = unsafe { s.load_i(keys.add(k * BLOCK + c * S::LANES)) };
+            }
+            for r in 0..R {
+                let row = self.rows[i + r] as usize;
+                // Both sides read two i16 as they lie, so the byte order does not matter.
+                // SAFETY: pair k of a query.
+                let q = s.splat_i(unsafe { self.q.as_ptr().add(row * (RANK / 2) + k).cast::<i32>().read_unaligned() });
+                for c in 0..C {
+                    acc[r][c] = s.dot16(acc[r][c], q, key[c]);
+                }
+            }
+        }
+        let mut total = [s.splat(0.0); R];
+        let mut passes = [false; R];
+        let mut factor = [0.0; R];
+        for r in 0..R {
+            let (row, place) = (self.rows[i + r] as usize, self.places[i + r] as usize);
+            let unit = s.splat(self.unit * self.q_unit[row]);
+            let center = s.splat(self.centers[place * BLOCK + self.lane]);
+            // One standard deviation of what is left out.
+            let rest = self.rest * self.q_rest[row];
+            let margin = s.splat(rest * self.margin);
+            let (needle, shift) = (s.splat(self.needle[row]), s.splat(self.reference[row]));
+            for c in 0..C {
+                let x = s.fma(s.to_f32(acc[r][c]), unit, center);
+                passes[r] |= s.lt_bits(capped(s, s.add(x, margin), self.softcap), needle) != all;
+                let x = s.sub(capped(s, x, self.softcap), shift);
+                total[r] = s.add(total[r], s.exp2(s.min(x, s.splat(MOST))));
+            }
+            // cosh to the fourth power: beyond that the estimate is not worth its name.
+            let v = (rest * core::f32::consts::LN_2) * (rest * core::f32::consts::LN_2);
+            factor[r] = 1.0 + v * (0.5 + v * (1.0 / 24.0));
+        }
+        for r in 0..R {
+            let (row, place) = (self.rows[i + r], self.places[i + r]);
+            self.mass[place as usize * BLOCK + self.lane] = s.reduce_add(total[r]) * factor[r];
+            // Written always, kept where it passes: no branch to mispredict.
+            self.rows[front] = row;
+            self.places[front] = place;
+            front += usize::from(passes[r]);
+        }
+        front
+    }
 }
 
 /// Rows `ids` of a matrix as they lie into `[ids][stride]`.

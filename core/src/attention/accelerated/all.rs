@@ -98,6 +98,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         if usable == 0 {
             work.exact[..queries * BLOCK].fill(0.0);
             work.estimated[..queries * BLOCK].fill(0.0);
+            work.light[..queries].fill(0.0);
             work.lost[..queries].fill(false);
             work.reference[..queries].copy_from_slice(&work.dense_max[..queries]);
         } else {
@@ -124,7 +125,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             for i in 0..b.n {
                 let r = h * b.n + i;
                 let of = |x: &[f32]| x[r * BLOCK..][..BLOCK].iter().sum::<f32>();
-                let estimated = of(&work.estimated);
+                let estimated = of(&work.estimated) - work.light[r];
                 let total = work.dense_sum[r] + of(&work.exact) + estimated;
                 let row = &mut work.sums[r * stride..][..dim_v];
                 if total > 0.0 {

@@ -7,7 +7,8 @@ use crate::cells::{BLOCK, Cells, Matrix};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Tensor};
 use crate::simd::Isa;
-use crate::simd::block::{Forms, LOWEST};
+use crate::simd::block::{Forms, LOWEST, RANK, Scores};
+use crate::simd::fixed::round_row;
 use crate::simd::tile::Span;
 
 /// Most queries of a block.
@@ -83,6 +84,12 @@ impl Lists {
     }
 
     /// Queries and places of the rows that open a child.
+    pub(super) fn of_mut(&mut self, child: usize) -> (&mut [u16], &mut [u16]) {
+        let (stride, n) = (self.rows.len() / BLOCK, self.len[child]);
+        (&mut self.rows[child * stride..][..n], &mut self.places[child * stride..][..n])
+    }
+
+    /// Queries and places of the rows that open a child.
     pub(super) fn of(&self, child: usize) -> (&[u16], &[u16]) {
         let (stride, n) = (self.rows.len() / BLOCK, self.len[child]);
         (&self.rows[child * stride..][..n], &self.places[child * stride..][..n])
@@ -112,14 +119,23 @@ pub(crate) struct Work {
     pub(super) estimated: Buf<f32>,
     /// Scores or weights of nodes, cells and keys, `[queries][BLOCK]`.
     pub(super) scores: [Buf<f32>; 3],
+    /// Scores of cells, kept for the sift, `[queries][BLOCK]`.
+    pub(super) centers: Buf<f32>,
+    /// Queries along the fitted directions, `[queries][RANK / 2]` pairs in units of `along_unit`.
+    pub(super) along: Buf<[i16; 2]>,
+    pub(super) along_unit: Buf<f32>,
+    /// Allowance per unit of what the directions leave out.
+    pub(super) along_rest: Buf<f32>,
+    /// What of `exact` is in `estimated` too.
+    pub(super) light: Buf<f32>,
     pub(super) open: Buf<u16>,
     pub(super) lists: [Lists; 2],
-    pub(super) full: Buf<u16>,
+    /// Queries with keys of their own value, and which.
+    pub(super) full: Buf<[u16; 2]>,
     pub(super) every: Buf<u16>,
     pub(super) lost: Buf<bool>,
-    /// Keys of a cell, transposed, and its values.
+    /// Keys of a cell, transposed.
     pub(super) keys: Buf<f32>,
-    pub(super) values: Buf<f32>,
     /// Keys of a cell as they lie.
     pub(super) room: Buf<f32>,
     /// 1 for segments whose cells the block may use.
@@ -137,16 +153,20 @@ impl Work {
         for len in [n * s.q_stride, n * s.stride, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
             Buf::<f32>::plan(plan, len);
         }
-        for _ in 0..3 {
+        for _ in 0..4 {
             Buf::<f32>::plan(plan, n * BLOCK);
+        }
+        Buf::<[i16; 2]>::plan(plan, n * RANK / 2);
+        for _ in 0..3 {
+            Buf::<f32>::plan(plan, n);
         }
         Buf::<u16>::plan(plan, n);
         Lists::plan(plan, n);
         Lists::plan(plan, n);
-        Buf::<u16>::plan(plan, n);
+        Buf::<[u16; 2]>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
         Buf::<bool>::plan(plan, n);
-        for len in [s.dim_k * BLOCK, BLOCK * s.stride, BLOCK * s.dim_k] {
+        for len in [s.dim_k * BLOCK, BLOCK * s.dim_k] {
             Buf::<f32>::plan(plan, len);
         }
         Buf::<u8>::plan(plan, s.segments);
@@ -186,13 +206,17 @@ impl Work {
             exact: f(n * BLOCK)?,
             estimated: f(n * BLOCK)?,
             scores: [f(n * BLOCK)?, f(n * BLOCK)?, f(n * BLOCK)?],
+            centers: f(n * BLOCK)?,
+            along: Buf::filled(memory, n * RANK / 2, [0; 2])?,
+            along_unit: f(n)?,
+            along_rest: f(n)?,
+            light: f(n)?,
             open: list(n)?,
             lists: [Lists::new(memory, n)?, Lists::new(memory, n)?],
-            full: list(n)?,
+            full: Buf::filled(memory, n, [0; 2])?,
             every,
             lost: Buf::filled(memory, n, false)?,
             keys: f(s.dim_k * BLOCK)?,
-            values: f(BLOCK * s.stride)?,
             room: f(BLOCK * s.dim_k)?,
             usable: Buf::filled(memory, s.segments, 0)?,
             ranges: Buf::with_capacity(memory, s.segments + 1)?,
@@ -344,9 +368,26 @@ impl RowBlock<'_> {
             let q = Matrix { data: &work.q, stride, cols: d };
             self.isa.run(Forms { q, moment, factor, out: &mut sigma[..n] });
         }
+        self.load_coords(work);
+        work.light[..n].fill(0.0);
         work.lost[..n].fill(false);
         work.exact[..n * BLOCK].fill(0.0);
         work.estimated[..n * BLOCK].fill(0.0);
+    }
+
+    /// Queries along the fitted directions.
+    fn load_coords(&self, work: &mut Work) {
+        let Some(coords) = self.cells.coords() else { return };
+        let n = self.queries();
+        let Work { sizes, q, scores, every, sigma, along, along_unit, along_rest, .. } = work;
+        let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
+        self.isa.run(Scores { block: coords.basis(), q, rows: &every[..n], out: &mut scores[0] });
+        for i in 0..n {
+            let x = &scores[0][i * BLOCK..][..RANK];
+            let to = &mut along[i * RANK / 2..][..RANK / 2];
+            along_unit[i] = round_row(x, i32::from(i16::MAX), to.as_flattened_mut());
+            along_rest[i] = coords.rest_of(x, sigma[0][i] * sigma[0][i]);
+        }
     }
 
     /// Reference and thresholds of every row from the dense part and the nodes' running maxima (`scores[1]`) and sums

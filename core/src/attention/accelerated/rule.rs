@@ -9,6 +9,8 @@ pub struct Rule {
     pub stand_out: f32,
     /// The same for a node's farthest key.
     pub stand_out_node: f32,
+    /// Standard deviations of what the fitted directions leave out that are allowed for.
+    pub margin: f32,
     /// A cell is opened when its estimate may be wrong by so much.
     pub cell: f32,
     /// A node is opened when its estimate may be wrong by so much.
@@ -27,6 +29,7 @@ impl Rule {
             needle: 0.003 * t,
             stand_out: 2.5,
             stand_out_node: 2.5,
+            margin: 1.5,
             cell: 0.02 * t,
             node: 0.01 * t,
             fine: 0.001 * t,

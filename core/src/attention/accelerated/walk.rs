@@ -3,7 +3,7 @@
 
 use super::block::{RowBlock, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
-use crate::simd::block::{AddValues, Children, Choose, Gather, LOWEST, Limits, Matrix, Scores, Total, Transpose, Weigh};
+use crate::simd::block::{AddKeys, AddValues, Children, Choose, LOWEST, Limits, Matrix, Scores, Sift, Total, Transpose, Weigh};
 
 /// Keys of a cell and of a node, in powers of two.
 const LOG2_COUNT: [f32; 2] = [4.0, 8.0];
@@ -17,6 +17,8 @@ pub(super) type Watch<'a> = &'a mut dyn FnMut(u16, &[u32]);
 pub(super) struct Done {
     /// (node, row) pairs opened.
     pub(super) nodes: u64,
+    /// (cell, row) pairs whose keys were looked at along the fitted directions.
+    pub(super) sifted: u64,
     /// (cell, row) pairs opened.
     pub(super) cells: u64,
 }
@@ -91,11 +93,12 @@ impl RowBlock<'_> {
             for lane in 0..BLOCK {
                 if work.lists[1].len[lane] > 0 {
                     done.nodes += work.lists[1].len[lane] as u64;
-                    done.cells += self.node(work, at * BLOCK + lane, lane, watch);
+                    self.node(work, at * BLOCK + lane, lane, &mut done, watch);
                 }
             }
-            let Work { scores, sums, every, .. } = work;
-            self.isa.run(AddValues { p: &scores[1], values: block.values, rows: &every[..n], out: sums });
+            let Work { scores, sums, every, estimated, .. } = work;
+            let (rows, total) = (&every[..n], Some(&mut **estimated));
+            self.isa.run(AddValues { p: &scores[1], values: block.values, rows, out: sums, total });
         }
         done
     }
@@ -103,7 +106,7 @@ impl RowBlock<'_> {
     /// Scores a block's vectors for the rows that opened it (all at the root, else those of child `lane` of the root
     /// block), lists what they open, and leaves the estimates of the rest in the level's scores.
     fn choose(&self, work: &mut Work, block: &Block<'_>, lane: Option<usize>, present: &[f32; BLOCK], bits: u16) {
-        let Work { sizes, q, scores, every, reference, needle, mass, sigma, estimated, open, lists, .. } = work;
+        let Work { sizes, q, scores, every, reference, needle, mass, sigma, centers, open, lists, .. } = work;
         let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
         let [cells, nodes] = lists;
         let (level, rows, below) = match lane {
@@ -117,34 +120,62 @@ impl RowBlock<'_> {
             rows,
             children: children(block, level, present, bits),
             limits: self.limits(&Shared { reference, needle }, level, &mass[level], &sigma[level]),
-            sum: estimated,
+            centers: lane.map(|_| &mut **centers),
             open,
         });
         below.fill(rows, &open[..rows.len()]);
     }
 
-    /// One node for the rows that opened it; returns the number of (cell, row) pairs opened.
-    fn node(&self, work: &mut Work, node: usize, lane: usize, watch: &mut Option<Watch<'_>>) -> u64 {
+    /// One node for the rows that opened it.
+    fn node(&self, work: &mut Work, node: usize, lane: usize, done: &mut Done, watch: &mut Option<Watch<'_>>) {
         let block = self.cells.node(node);
         self.choose(work, &block, Some(lane), &[1.0; BLOCK], 0xffff);
-        let mut opened = 0;
         for leaf in 0..BLOCK {
-            if work.lists[0].len[leaf] > 0 {
-                opened += work.lists[0].len[leaf] as u64;
-                self.cell(work, node, leaf, watch);
+            done.sifted += work.lists[0].len[leaf] as u64;
+            let n = self.sift(work, node, leaf);
+            if n > 0 {
+                done.cells += n as u64;
+                self.cell(work, node, leaf, n, watch);
             }
         }
-        let Work { scores, sums, lists, .. } = work;
-        let rows = lists[1].of(lane).0;
-        self.isa.run(AddValues { p: &scores[0], values: block.values, rows, out: sums });
-        opened
+        let Work { scores, sums, lists, estimated, .. } = work;
+        let (rows, total) = (lists[1].of(lane).0, Some(&mut **estimated));
+        self.isa.run(AddValues { p: &scores[0], values: block.values, rows, out: sums, total });
     }
 
-    /// The keys of one cell for the rows that opened it.
-    fn cell(&self, work: &mut Work, node: usize, leaf: usize, watch: &mut Option<Watch<'_>>) {
-        let Work { sizes, q, scores, reference, fine, exact, lists, full, lost, keys, values, room, sums, .. } = work;
+    /// Of the rows that want a cell, those for which one of its keys stands out along the fitted directions: they come
+    /// to the front of the list. Returns their number.
+    fn sift(&self, work: &mut Work, node: usize, leaf: usize) -> usize {
+        let n = work.lists[0].len[leaf];
+        let Some(coords) = self.cells.coords().filter(|_| n > 0) else { return n };
+        let (keys, unit, rest) = coords.cell(node * BLOCK + leaf);
+        let Work { along, along_unit, along_rest, needle, reference, centers, scores, lists, .. } = work;
+        let (rows, places) = lists[0].of_mut(leaf);
+        self.isa.run(Sift {
+            keys,
+            unit,
+            rest,
+            q: along,
+            q_unit: along_unit,
+            q_rest: along_rest,
+            margin: self.rule.margin,
+            needle,
+            reference,
+            mass: &mut scores[0],
+            softcap: self.head.softcap * core::f32::consts::LOG2_E,
+            centers,
+            lane: leaf,
+            rows,
+            places,
+        })
+    }
+
+    /// The keys of one cell for the first `n` rows of its list.
+    fn cell(&self, work: &mut Work, node: usize, leaf: usize, n: usize, watch: &mut Option<Watch<'_>>) {
+        let Work { sizes, q, scores, reference, fine, exact, light, lists, full, lost, keys, room, sums, .. } = work;
         let [weights, _, cell] = scores;
         let (rows, places) = lists[0].of(leaf);
+        let (rows, places) = (&rows[..n], &places[..n]);
         let ids = self.cells.keys_of(node, leaf);
         if let Some(watch) = watch {
             rows.iter().for_each(|&r| watch(r, ids));
@@ -162,15 +193,12 @@ impl RowBlock<'_> {
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
             sum: exact,
             mass: weights,
+            light,
             full,
             lost,
         });
-        if front > 0 {
-            let stride = sizes.stride;
-            self.isa.run(Gather { from: &self.head.v, ids, stride, out: values });
-            let values = Matrix { data: values, stride, cols: sizes.dim_v };
-            self.isa.run(AddValues { p: cell, values, rows: &full[..front], out: sums });
-        }
+        let (rows, stride) = (&full[..front], sizes.stride);
+        self.isa.run(AddKeys { p: cell, rows, values: &self.head.v, ids, out: sums, stride });
     }
 }
 

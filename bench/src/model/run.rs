@@ -1,0 +1,227 @@
+//! The forward pass of one text: a session per layer, tokens in chunks.
+
+use super::dense::{gated, product, rms_norm};
+use super::rope::{Table, swap};
+use super::{Result, Shape, Weights};
+use iceformer_core::attention::{AttentionOptions, AttentionStats, Session, SessionOptions};
+use iceformer_core::mem::{Dtype, Memory, Tensor, TensorMut};
+use std::time::Instant;
+
+/// How a text is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// Attention options of every session.
+    pub attention: AttentionOptions,
+    /// Storage of keys and values.
+    pub kv: Dtype,
+    /// Threads.
+    pub threads: usize,
+    /// Tokens per step of a prompt.
+    pub chunk: usize,
+}
+
+/// What the attention of a run did, over layers and calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Wall-clock seconds of append, commit and attend.
+    pub attention: f64,
+    /// Wall-clock seconds of everything.
+    pub total: f64,
+    /// Query-key pairs computed exactly.
+    pub pairs: u64,
+    /// Visible query-key pairs.
+    pub visible: u64,
+    /// Estimated share of the softmax mass, summed over rows.
+    mass: f64,
+    rows: f64,
+}
+
+impl Tally {
+    /// Adds another run.
+    pub fn add(&mut self, other: &Tally) {
+        self.attention += other.attention;
+        self.total += other.total;
+        self.pairs += other.pairs;
+        self.visible += other.visible;
+        self.mass += other.mass;
+        self.rows += other.rows;
+    }
+
+    /// Share of the visible pairs that was computed exactly.
+    pub fn opened(&self) -> f64 {
+        self.pairs as f64 / self.visible.max(1) as f64
+    }
+
+    /// Mean estimated share of the softmax mass.
+    pub fn estimated(&self) -> f64 {
+        self.mass / self.rows.max(1.0)
+    }
+
+    fn count(&mut self, stats: &AttentionStats, rows: f64) {
+        self.pairs += stats.pairs;
+        self.visible += stats.pairs_dense;
+        self.mass += f64::from(stats.estimated_mass) * rows;
+        self.rows += rows;
+    }
+}
+
+/// Queries, keys and values of a layer for one chunk, `[heads, rows, dim]`, as the session gets them.
+pub struct Seen<'a> {
+    /// Layer.
+    pub layer: usize,
+    /// Position of the first row.
+    pub begin: usize,
+    /// Queries.
+    pub q: &'a [f32],
+    /// Keys.
+    pub k: &'a [f32],
+    /// Values.
+    pub v: &'a [f32],
+}
+
+/// A text in progress.
+pub struct Run<'m> {
+    weights: &'m Weights,
+    kind: Kind,
+    sessions: Vec<Session>,
+    works: Vec<Memory>,
+    /// What happened so far.
+    pub tally: Tally,
+}
+
+impl<'m> Run<'m> {
+    /// An empty text with room for `capacity` tokens.
+    ///
+    /// # Errors
+    /// Options that the sessions refuse.
+    pub fn new(weights: &'m Weights, capacity: usize, kind: &Kind) -> Result<Run<'m>> {
+        let s = &weights.shape;
+        let options = SessionOptions {
+            heads_q: s.heads_q,
+            heads_kv: s.heads_kv,
+            dim_k: s.dim,
+            dim_v: s.dim,
+            capacity,
+            kv_dtype: kind.kv,
+            attention: kind.attention,
+            dense_below: 0,
+        };
+        let kind = Kind { threads: kind.threads.max(1), chunk: kind.chunk.max(1), ..*kind };
+        Ok(Run {
+            weights,
+            kind,
+            sessions: (0..s.layers).map(|_| Ok(Session::new(&options)?)).collect::<Result<_>>()?,
+            works: (0..kind.threads).map(|_| Ok(Memory::system(0)?)).collect::<Result<_>>()?,
+            tally: Tally::default(),
+        })
+    }
+
+    /// Tokens so far.
+    pub fn len(&self) -> usize {
+        self.sessions[0].len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The shape of the model.
+    pub fn shape(&self) -> &Shape {
+        &self.weights.shape
+    }
+
+    /// Runs tokens chunk after chunk; `each` gets a chunk's normalised hidden rows.
+    ///
+    /// # Errors
+    /// What the sessions answer; tokens outside the vocabulary.
+    pub fn feed(&mut self, tokens: &[u32], mut each: impl FnMut(&mut Self, &[f32]) -> Result<()>) -> Result<()> {
+        for chunk in tokens.chunks(self.kind.chunk) {
+            let hidden = self.step(chunk, &mut |_| Ok(()))?;
+            each(self, &hidden)?;
+        }
+        Ok(())
+    }
+
+    /// Runs one chunk and gives its normalised hidden rows; `tap` sees what each layer's session gets.
+    ///
+    /// # Errors
+    /// As [`Run::feed`], and what `tap` answers.
+    pub fn step(&mut self, tokens: &[u32], tap: &mut dyn FnMut(&Seen<'_>) -> Result<()>) -> Result<Vec<f32>> {
+        let start = Instant::now();
+        let (weights, threads) = (self.weights, self.kind.threads);
+        let s = weights.shape;
+        let (begin, rows) = (self.len(), tokens.len());
+        let mut x = Vec::with_capacity(rows * s.width);
+        for &t in tokens {
+            let row = weights.embedding.chunks(s.width).nth(t as usize);
+            x.extend_from_slice(row.ok_or("a token is outside the vocabulary")?);
+        }
+        let table = Table::new(begin, rows, s.dim, s.rope_base);
+        let (q_len, kv_len) = (rows * s.heads_q * s.dim, rows * s.heads_kv * s.dim);
+        let mut norm = vec![0.0; x.len()];
+        let (mut flat, mut out) = (vec![0.0; q_len], vec![0.0; q_len]);
+        let (mut q, mut k, mut v) = (vec![0.0; q_len], vec![0.0; kv_len], vec![0.0; kv_len]);
+        let (mut gate, mut up) = (vec![0.0; rows * s.inner], vec![0.0; rows * s.inner]);
+        for (l, layer) in weights.layers.iter().enumerate() {
+            rms_norm(&x, &layer.attention_norm, s.epsilon, &mut norm);
+            for (w, heads) in [(&layer.q, &mut q), (&layer.k, &mut k), (&layer.v, &mut v)] {
+                let flat = &mut flat[..heads.len()];
+                product(&norm, w, s.width, flat, false, threads);
+                swap(flat, rows, s.dim, heads);
+            }
+            table.apply(&mut q);
+            table.apply(&mut k);
+            tap(&Seen { layer: l, begin, q: &q, k: &k, v: &v })?;
+            self.attend(l, rows, &q, &k, &v, &mut out)?;
+            swap(&out, s.heads_q, s.dim, &mut flat);
+            product(&flat, &layer.o, s.heads_q * s.dim, &mut x, true, threads);
+            rms_norm(&x, &layer.inner_norm, s.epsilon, &mut norm);
+            product(&norm, &layer.gate, s.width, &mut gate, false, threads);
+            product(&norm, &layer.up, s.width, &mut up, false, threads);
+            gated(&mut gate, &up);
+            product(&gate, &layer.down, s.inner, &mut x, true, threads);
+        }
+        rms_norm(&x, &weights.norm, s.epsilon, &mut norm);
+        self.tally.total += start.elapsed().as_secs_f64();
+        Ok(norm)
+    }
+
+    /// Appends a chunk to one layer and attends with its rows.
+    fn attend(&mut self, layer: usize, rows: usize, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) -> Result<()> {
+        let start = Instant::now();
+        let s = &self.weights.shape;
+        let tensor = |x, heads| Tensor::new(x, [1, heads, rows, s.dim]);
+        let session = &mut self.sessions[layer];
+        session.append(tensor(k, s.heads_kv)?, tensor(v, s.heads_kv)?)?;
+        session.commit()?;
+        let (session, q) = (&self.sessions[layer], tensor(q, s.heads_q)?);
+        let out = TensorMut::new(out, [1, s.heads_q, rows, s.dim])?;
+        let nth = self.works.len();
+        let part = |ith: usize| session.attend(q, None, &out, None, &self.works[ith], ith, nth);
+        let stats: Vec<_> = if nth == 1 {
+            vec![part(0)]
+        } else {
+            std::thread::scope(|scope| {
+                let part = &part;
+                let parts: Vec<_> = (0..nth).map(|ith| scope.spawn(move || part(ith))).collect();
+                parts.into_iter().map(|p| p.join().expect("attention does not panic")).collect()
+            })
+        };
+        for stats in stats {
+            self.tally.count(&stats?, rows as f64 / nth as f64);
+        }
+        self.tally.attention += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Logits `[rows, vocab]` of normalised hidden rows.
+    pub fn logits(&mut self, hidden: &[f32]) -> Vec<f32> {
+        let start = Instant::now();
+        let s = &self.weights.shape;
+        let mut to = vec![0.0; hidden.len() / s.width * s.vocab];
+        product(hidden, &self.weights.output, s.width, &mut to, false, self.kind.threads);
+        self.tally.total += start.elapsed().as_secs_f64();
+        to
+    }
+}
