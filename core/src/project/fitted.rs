@@ -64,6 +64,8 @@ fn orthonormalise(x: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec;
+    use std::vec::Vec;
 
     /// A covariance with known axes: a rotation of coordinates 2 i and 2 i + 1, variances falling by a third.
     fn moment(dim: usize) -> Vec<f32> {
