@@ -416,8 +416,11 @@ fn auto_is_exact_where_cells_do_not_help_and_says_why() {
         assert_eq!(ran(&session, rows, None), accelerated);
         assert_eq!(ran(&session, rows, Some(Mask::Causal { q_pos0: 1000 })), short);
         let zero = vec![0.0; rows * tokens.len()];
-        let bias = Mask::Additive(Tensor::new(&zero, [1, 1, rows, tokens.len()]).unwrap());
-        assert_eq!(ran(&session, rows, Some(bias)), (Mode::Exact, Reason::OnlyWay));
+        let small = vec![0.1; rows * tokens.len()];
+        for (bias, want) in [(&zero, accelerated), (&small, (Mode::Exact, Reason::OnlyWay))] {
+            let bias = Mask::Additive(Tensor::new(bias, [1, 1, rows, tokens.len()]).unwrap());
+            assert_eq!(ran(&session, rows, Some(bias)), want);
+        }
     }
     let padded = vec![0; tokens.len()];
     assert_eq!(ran(&session, 1, Some(Mask::Keys(&padded))), (Mode::Exact, Reason::Diffuse));

@@ -136,9 +136,9 @@ fn enough_keys_make_top_k_exact() {
     assert_eq!(stats.mode, Mode::TopK);
     let (want, want_lse) = d.naive(causal, exact, usize::MAX);
     close((&out[..49 * 16], &lse[..49]), (&want[..49 * 16], &want_lse[..49]), 16, "rows below k");
-    // AUTO is exact in this version and says why.
+    // AUTO is exact for few keys and says why.
     let (auto, _, stats) = d.run(causal, AttentionOptions::default());
-    assert_eq!((auto, stats.reason), (d.run(causal, exact).0, Reason::OnlyWay));
+    assert_eq!((auto, stats.reason), (d.run(causal, exact).0, Reason::Short));
 }
 
 #[test]

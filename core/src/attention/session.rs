@@ -265,8 +265,6 @@ impl Session {
             Mode::TopK => (Mode::TopK, Reason::Requested),
             Mode::Accelerated | Mode::Auto if short || !o.has_cells() => (Mode::Exact, Reason::Short),
             Mode::Accelerated => (Mode::Accelerated, Reason::Requested),
-            // Cells know nothing of biases.
-            Mode::Auto if masking.bias(0, 0).is_some() => (Mode::Exact, Reason::OnlyWay),
             Mode::Auto if !masking.any_sees(0, rows, o.least().max(SEGMENT)) => (Mode::Exact, Reason::Short),
             Mode::Auto => (Mode::Accelerated, Reason::Cheaper),
             Mode::Exact => (Mode::Exact, Reason::Requested),
@@ -486,7 +484,9 @@ impl Session {
         };
         all.run(&mut work, ith, nth, stats, &mut None);
         if auto && stats.rows > 0 && stats.pairs == stats.pairs_dense {
-            (stats.mode, stats.reason) = (Mode::Exact, Reason::Diffuse);
+            // Cells know nothing of biases: only segments where those are zero can be estimated.
+            let biased = masking.bias(0, 0).is_some();
+            (stats.mode, stats.reason) = (Mode::Exact, if biased { Reason::OnlyWay } else { Reason::Diffuse });
         }
         Ok(())
     }
