@@ -33,6 +33,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "stand" => rule.stand_out = v,
             "standn" => rule.stand_out_node = v,
             "margin" => rule.margin = v,
+            "out" => rule.outstanding = v,
+            "coarse" => rule.coarse = v,
             "cell" => rule.cell = v,
             "node" => rule.node = v,
             "fine" => rule.fine = v,

@@ -68,7 +68,11 @@ impl Scores<'_> {
                 self.tile::<S, C, R>(s, i);
                 i += R;
             }
-            // A few rows would wait for each other's sums: two chains each.
+            if R > 4 && i + 4 <= self.rows.len() {
+                self.tile::<S, C, 4>(s, i);
+                i += 4;
+            }
+            // One or two rows would wait for their own sums: two chains each.
             while i + 2 <= self.rows.len() {
                 self.pair::<S, C, 2>(s, i);
                 i += 2;
@@ -291,8 +295,18 @@ pub(crate) struct Children<'a> {
 
 /// Larger than any difference that a weight may come from: 2^100 is finite and so are sums of many.
 const MOST: f32 = 100.0;
-/// Spread beyond which a mean says nothing: e^12 is as much as an estimate may differ from it.
+/// Spread, in powers of two, beyond which a mean says nothing.
 const SPREAD: f32 = 17.3;
+
+/// `2 cosh(sigma)` of a spread in powers of two, by its series up to the sixth power: 2 % short at 3 natural units, and an
+/// estimate is worth little beyond.
+#[inline(always)]
+fn twice_cosh<S: Simd>(s: S, sigma: S::V) -> S::V {
+    const V: f32 = core::f32::consts::LN_2 * core::f32::consts::LN_2;
+    let v = s.mul(sigma, sigma);
+    let p = s.fma(v, s.splat(V * V * V / 360.0), s.splat(V * V / 12.0));
+    s.fma(v, s.fma(v, p, s.splat(V)), s.splat(2.0))
+}
 
 /// Logit of a child's mean and one standard deviation of its keys, with what `softcap` makes of them.
 #[inline(always)]
@@ -403,7 +417,7 @@ impl Task for Choose<'_> {
                     let sigma = s.min(sigma, s.splat(SPREAD));
                     let x = s.add(x, shift);
                     let most = s.splat(MOST);
-                    let w = s.add(s.exp2(s.min(s.add(x, sigma), most)), s.exp2(s.min(s.sub(x, sigma), most)));
+                    let w = s.mul(s.exp2(s.min(x, most)), twice_cosh(s, sigma));
                     // The spread in natural units, as a share of the weight that may be wrong.
                     let wrong = s.mul(w, s.min(s.mul(sigma, s.splat(core::f32::consts::LN_2)), s.splat(1.0)));
                     let small = s.select_lt(wrong, mass, w, zero);
@@ -420,6 +434,55 @@ impl Task for Choose<'_> {
             }
             open[i] = !(bits as u16) & children.bits;
         }
+    }
+}
+
+/// Adds up the weights of a node's cells by row, into `total` too. Rows whose sum is below `fine` need no more than the
+/// node's mean value: the sum goes to `mass[rows[i] * BLOCK + lane]`. The others move to the front, with their queries.
+pub(crate) struct Settle<'a> {
+    pub(crate) p: &'a mut [f32],
+    pub(crate) rows: &'a [u16],
+    pub(crate) fine: &'a [f32],
+    pub(crate) lane: usize,
+    pub(crate) mass: &'a mut [f32],
+    /// `[query][BLOCK]`.
+    pub(crate) total: &'a mut [f32],
+    pub(crate) full: &'a mut [u16],
+}
+
+impl Task for Settle<'_> {
+    /// Rows at the front.
+    type Out = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> usize {
+        let Settle { p, rows, fine, lane, mass, total, full } = self;
+        let n = rows.len();
+        check(rows, total.len().min(mass.len()), BLOCK, BLOCK);
+        assert!(p.len() >= n * BLOCK && full.len() >= n && lane < BLOCK);
+        let mut front = 0;
+        for i in 0..n {
+            let q = rows[i] as usize;
+            let mut sum = s.splat(0.0);
+            for c in (0..BLOCK).step_by(S::LANES) {
+                // SAFETY: vector c of rows of BLOCK numbers; front <= i.
+                unsafe {
+                    let x = s.load(p.as_ptr().add(i * BLOCK + c));
+                    s.store(p.as_mut_ptr().add(front * BLOCK + c), x);
+                    sum = s.add(sum, x);
+                }
+            }
+            let sum = s.reduce_add(sum);
+            full[front] = rows[i];
+            if sum < fine[q] {
+                // Counted with the node's mean value, which adds it up.
+                mass[q * BLOCK + lane] = sum;
+            } else {
+                total[q * BLOCK + lane] += sum;
+                front += 1;
+            }
+        }
+        front
     }
 }
 
@@ -484,8 +547,12 @@ impl Task for Weigh<'_> {
                 light[row as usize] += sums[r];
                 if bits[r] != 0 {
                     full[front] = [row, bits[r] as u16];
-                    if front < i + r {
-                        scores.copy_within((i + r) * BLOCK..(i + r + 1) * BLOCK, front * BLOCK);
+                    for c in (0..BLOCK).step_by(S::LANES) {
+                        // SAFETY: rows front <= i + r of BLOCK numbers.
+                        unsafe {
+                            let x = s.load(scores.as_ptr().add((i + r) * BLOCK + c));
+                            s.store(scores.as_mut_ptr().add(front * BLOCK + c), x);
+                        }
                     }
                     front += 1;
                 }
@@ -552,50 +619,111 @@ impl AddKeys<'_> {
         assert!(self.ids.len() == BLOCK && self.ids.iter().all(|&id| (id as usize) < self.values.rows()));
         assert!(self.p.len() >= self.rows.len() * BLOCK && cols <= self.stride);
         let step = self.values.stride() / self.values.dtype().size();
-        for (i, &[row, bits]) in self.rows.iter().enumerate() {
+        let mut from = [self.values.as_ptr().cast::<E::T>(); BLOCK];
+        for (from, &id) in from.iter_mut().zip(self.ids) {
+            *from = from.wrapping_add(id as usize * step);
+        }
+        // Values lie far apart and nobody has asked for them yet.
+        let mut bits = self.rows.iter().fold(0, |all, row| all | row[1]);
+        while bits != 0 {
+            let j = bits.trailing_zeros() as usize & (BLOCK - 1);
+            bits &= bits - 1;
+            for at in (0..cols * size_of::<E::T>()).step_by(64) {
+                s.prefetch(from[j].cast::<u8>().wrapping_add(at));
+            }
+        }
+        for (p, &[row, bits]) in self.p.chunks_exact(BLOCK).zip(self.rows) {
             let out = &mut self.out[row as usize * self.stride..][..cols];
             let mut v = 0;
-            while v < cols {
-                // Four vectors at a time stay in registers over all keys.
-                let n = (cols - v).div_ceil(S::LANES).min(4);
-                let mut acc = [s.splat(0.0); 4];
-                let mut bits = bits;
-                while bits != 0 {
-                    let j = bits.trailing_zeros() as usize;
-                    bits &= bits - 1;
-                    let w = s.splat(self.p[i * BLOCK + j]);
-                    // SAFETY: row ids[j] of `cols` elements of this type.
-                    unsafe {
-                        let from = self.values.as_ptr().cast::<E::T>().add(self.ids[j] as usize * step);
-                        for c in 0..n {
-                            let at = v + c * S::LANES;
-                            let whole = at + S::LANES <= cols;
-                            let x = if whole {
-                                E::load(s, from.add(at))
-                            } else {
-                                E::load_partial(s, from.add(at), cols - at)
-                            };
-                            acc[c] = s.fma(w, x, acc[c]);
-                        }
-                    }
+            // SAFETY: rows of `cols` elements of this type, vectors inside them.
+            unsafe {
+                while v + 4 * S::LANES <= cols {
+                    keys::<E, S, 4>(s, &from, bits, p, v, out);
+                    v += 4 * S::LANES;
                 }
-                for c in 0..n {
-                    let at = v + c * S::LANES;
-                    let to = out.as_mut_ptr();
-                    // SAFETY: inside the row.
-                    unsafe {
-                        if at + S::LANES <= cols {
-                            s.store(to.add(at), s.add(s.load(to.add(at)), acc[c]));
-                        } else {
-                            let x = s.load_partial(to.add(at), cols - at);
-                            s.store_partial(to.add(at), cols - at, s.add(x, acc[c]));
-                        }
-                    }
+                while v + S::LANES <= cols {
+                    keys::<E, S, 1>(s, &from, bits, p, v, out);
+                    v += S::LANES;
                 }
-                v += n * S::LANES;
+            }
+            if v < cols {
+                let (mut acc, mut bits, left) = (s.splat(0.0), bits, cols - v);
+                // SAFETY: what is left of the rows.
+                unsafe {
+                    while bits != 0 {
+                        let j = bits.trailing_zeros() as usize & (BLOCK - 1);
+                        bits &= bits - 1;
+                        acc = s.fma(s.splat(p[j]), E::load_partial(s, from[j].add(v), left), acc);
+                    }
+                    let to = out.as_mut_ptr().add(v);
+                    s.store_partial(to, left, s.add(s.load_partial(to, left), acc));
+                }
             }
         }
     }
+}
+
+/// `C` vectors from element `v` on of one row of [`AddKeys`].
+///
+/// # Safety
+/// They are inside the values and the row.
+#[inline(always)]
+unsafe fn keys<E: Element, S: Simd, const C: usize>(
+    s: S,
+    from: &[*const E::T; BLOCK],
+    mut bits: u16,
+    p: &[f32],
+    v: usize,
+    out: &mut [f32],
+) {
+    let mut acc = [s.splat(0.0); C];
+    let to = out.as_mut_ptr().wrapping_add(v);
+    for c in 0..C {
+        // SAFETY: inside the row.
+        acc[c] = unsafe { s.load(to.add(c * S::LANES)) };
+    }
+    while bits != 0 {
+        let j = bits.trailing_zeros() as usize & (BLOCK - 1);
+        bits &= bits - 1;
+        let w = s.splat(p[j]);
+        for c in 0..C {
+            // SAFETY: inside value j.
+            acc[c] = s.fma(w, unsafe { E::load(s, from[j].add(v + c * S::LANES)) }, acc[c]);
+        }
+    }
+    for c in 0..C {
+        // SAFETY: inside the row.
+        unsafe { s.store(to.add(c * S::LANES), acc[c]) };
+    }
+}
+
+/// Rows by child, from the bits of every row of a list: child `c` gets the queries `rows[i]` and the places `i` of its
+/// rows from `c * stride` on, and their number.
+pub(crate) fn by_child(
+    rows: &[u16],
+    open: &[u16],
+    stride: usize,
+    queries: &mut [u16],
+    places: &mut [u16],
+) -> [usize; BLOCK] {
+    assert!(rows.len() == open.len() && rows.len() <= stride && rows.len() <= 1 << 16);
+    assert!(queries.len() >= BLOCK * stride && places.len() >= BLOCK * stride);
+    let mut len = [0; BLOCK];
+    for (place, (&row, &bits)) in rows.iter().zip(open).enumerate() {
+        let mut bits = bits;
+        while bits != 0 {
+            let child = bits.trailing_zeros() as usize & (BLOCK - 1);
+            bits &= bits - 1;
+            let at = child * stride + len[child];
+            // SAFETY: a child has at most as many rows as there are, so `at` is below BLOCK * stride.
+            unsafe {
+                *queries.get_unchecked_mut(at) = row;
+                *places.get_unchecked_mut(at) = place as u16;
+            }
+            len[child] += 1;
+        }
+    }
+    len
 }
 
 /// Coordinates of a cell's keys, and of queries.
@@ -605,16 +733,7 @@ pub(crate) struct Sift<'a> {
     pub(crate) unit: f32,
     /// Length of what the coordinates leave out.
     pub(crate) rest: f32,
-    /// Queries `[query][RANK / 2]`, two coordinates each, in units of `q_unit`.
-    pub(crate) q: &'a [[i16; 2]],
-    pub(crate) q_unit: &'a [f32],
-    /// Standard deviation of a logit per unit of `rest`, and how many of them are allowed for.
-    pub(crate) q_rest: &'a [f32],
-    pub(crate) margin: f32,
-    pub(crate) needle: &'a [f32],
-    pub(crate) reference: &'a [f32],
-    /// Out: estimated weight of the cell, `[place][BLOCK]`.
-    pub(crate) mass: &'a mut [f32],
+    pub(crate) q: &'a [Along],
     pub(crate) softcap: f32,
     /// Scores of the parent's children, `[place][BLOCK]`, of which the cell is child `lane`.
     pub(crate) centers: &'a [f32],
@@ -627,6 +746,19 @@ pub(crate) struct Sift<'a> {
 /// Coordinates of a key.
 pub(crate) const RANK: usize = 16;
 
+/// A query along the fitted directions: all that [`Sift`] reads of it, on one cache line.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Along {
+    /// Coordinates in units of `unit`.
+    pub(crate) pairs: [[i16; 2]; RANK / 2],
+    pub(crate) unit: f32,
+    /// What a key may stand out per unit of `rest`.
+    pub(crate) rest: f32,
+    /// Logit to reach.
+    pub(crate) needle: f32,
+}
+
 impl Task for Sift<'_> {
     /// Rows for which a key seems to reach `needle`, moved to the front in their order.
     type Out = usize;
@@ -634,9 +766,8 @@ impl Task for Sift<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) -> usize {
-        let queries = self.q_unit.len().min(self.q_rest.len()).min(self.needle.len()).min(self.reference.len());
-        check(self.rows, queries.min(self.q.len() / (RANK / 2)), 1, 1);
-        check(self.places, self.centers.len().min(self.mass.len()), BLOCK, BLOCK);
+        check(self.rows, self.q.len(), 1, 1);
+        check(self.places, self.centers.len(), BLOCK, BLOCK);
         assert!(self.places.len() == self.rows.len() && self.lane < BLOCK && self.keys.len() == BLOCK * RANK);
         // SAFETY: checked.
         unsafe {
@@ -689,6 +820,11 @@ impl Sift<'_> {
         let keys: *const i32 = keys.as_ptr().cast();
         let all = if S::LANES == 16 { 0xffff } else { (1 << S::LANES) - 1 };
         let mut acc = [[s.splat_i(0); C]; R];
+        let mut q = [self.q.as_ptr(); R];
+        for r in 0..R {
+            // SAFETY: the query is there.
+            q[r] = unsafe { q[r].add(self.rows[i + r] as usize) };
+        }
         for k in 0..RANK / 2 {
             let mut key = [s.splat_i(0); C];
             for c in 0..C {
@@ -696,43 +832,30 @@ impl Sift<'_> {
                 key[c] = unsafe { s.load_i(keys.add(k * BLOCK + c * S::LANES)) };
             }
             for r in 0..R {
-                let row = self.rows[i + r] as usize;
                 // Both sides read two i16 as they lie, so the byte order does not matter.
                 // SAFETY: pair k of a query.
-                let q = s.splat_i(unsafe { self.q.as_ptr().add(row * (RANK / 2) + k).cast::<i32>().read_unaligned() });
+                let q = s.splat_i(unsafe { (*q[r]).pairs.as_ptr().add(k).cast::<i32>().read_unaligned() });
                 for c in 0..C {
                     acc[r][c] = s.dot16(acc[r][c], q, key[c]);
                 }
             }
         }
-        let mut total = [s.splat(0.0); R];
-        let mut passes = [false; R];
-        let mut factor = [0.0; R];
-        for r in 0..R {
-            let (row, place) = (self.rows[i + r] as usize, self.places[i + r] as usize);
-            let unit = s.splat(self.unit * self.q_unit[row]);
-            let center = s.splat(self.centers[place * BLOCK + self.lane]);
-            // One standard deviation of what is left out.
-            let rest = self.rest * self.q_rest[row];
-            let margin = s.splat(rest * self.margin);
-            let (needle, shift) = (s.splat(self.needle[row]), s.splat(self.reference[row]));
-            for c in 0..C {
-                let x = s.fma(s.to_f32(acc[r][c]), unit, center);
-                passes[r] |= s.lt_bits(capped(s, s.add(x, margin), self.softcap), needle) != all;
-                let x = s.sub(capped(s, x, self.softcap), shift);
-                total[r] = s.add(total[r], s.exp2(s.min(x, s.splat(MOST))));
-            }
-            // cosh to the fourth power: beyond that the estimate is not worth its name.
-            let v = (rest * core::f32::consts::LN_2) * (rest * core::f32::consts::LN_2);
-            factor[r] = 1.0 + v * (0.5 + v * (1.0 / 24.0));
-        }
         for r in 0..R {
             let (row, place) = (self.rows[i + r], self.places[i + r]);
-            self.mass[place as usize * BLOCK + self.lane] = s.reduce_add(total[r]) * factor[r];
+            // SAFETY: as above.
+            let Along { unit, rest, needle, .. } = unsafe { *q[r] };
+            let unit = s.splat(self.unit * unit);
+            let center = s.splat(self.centers[place as usize * BLOCK + self.lane] + self.rest * rest);
+            let needle = s.splat(needle);
+            let mut passes = false;
+            for c in 0..C {
+                let x = capped(s, s.fma(s.to_f32(acc[r][c]), unit, center), self.softcap);
+                passes |= s.lt_bits(x, needle) != all;
+            }
             // Written always, kept where it passes: no branch to mispredict.
             self.rows[front] = row;
             self.places[front] = place;
-            front += usize::from(passes[r]);
+            front += usize::from(passes);
         }
         front
     }
@@ -754,6 +877,27 @@ impl Task for Gather<'_> {
         let cols = self.from.cols();
         for (j, &id) in self.ids.iter().enumerate() {
             rows::widen(s, self.from, id as usize, &mut self.out[j * self.stride..][..cols]);
+        }
+    }
+}
+
+/// Asks for rows `ids` ahead of time.
+pub(crate) struct Prefetch<'a> {
+    pub(crate) from: &'a Rows<'a>,
+    pub(crate) ids: &'a [u32],
+}
+
+impl Task for Prefetch<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let bytes = self.from.cols() * self.from.dtype().size();
+        for &id in self.ids {
+            let row = self.from.as_ptr().wrapping_add(id as usize * self.from.stride());
+            for at in (0..bytes).step_by(64) {
+                s.prefetch(row.wrapping_add(at));
+            }
         }
     }
 }

@@ -15,6 +15,8 @@ pub(crate) struct Accelerated<'a, F> {
     pub(crate) q: Tensor<'a>,
     pub(crate) kv: F,
     pub(crate) heads_kv: usize,
+    /// Keys that the work memory is for.
+    pub(crate) keys: usize,
     pub(crate) out: &'a TensorMut<'a>,
     pub(crate) lse: Option<&'a TensorMut<'a>>,
     pub(crate) masking: &'a Masking<'a>,
@@ -25,14 +27,14 @@ pub(crate) struct Accelerated<'a, F> {
 }
 
 /// Rows of a head that are attended together.
-fn rows_of(dims: [usize; 2], group: usize, rows: usize) -> usize {
-    Sizes::new(dims[0], dims[1], group, rows, 0).0
+fn rows_of(dims: [usize; 2], group: usize, rows: usize, keys: usize) -> usize {
+    Sizes::new(dims[0], dims[1], group, rows, keys).0
 }
 
 /// The most pieces worth handing to different parts.
-pub(crate) fn most_pieces(shape: [usize; 4], heads_kv: usize, dim_v: usize) -> usize {
+pub(crate) fn most_pieces(shape: [usize; 4], heads_kv: usize, dim_v: usize, keys: usize) -> usize {
     let [batch, heads, rows, dim_k] = shape;
-    batch * heads_kv * rows.div_ceil(rows_of([dim_k, dim_v], heads / heads_kv, rows))
+    batch * heads_kv * rows.div_ceil(rows_of([dim_k, dim_v], heads / heads_kv, rows, keys))
 }
 
 impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a, F> {
@@ -47,9 +49,10 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
     ) {
         let [_, heads, rows, dim_k] = self.q.shape();
         let group = heads / self.heads_kv;
-        let step = rows_of([dim_k, self.out.shape()[3]], group, rows);
+        let (dim_v, keys) = (self.out.shape()[3], self.keys);
+        let step = rows_of([dim_k, dim_v], group, rows, keys);
         let blocks = rows.div_ceil(step);
-        for piece in (ith..most_pieces(self.q.shape(), self.heads_kv, self.out.shape()[3])).step_by(nth) {
+        for piece in (ith..most_pieces(self.q.shape(), self.heads_kv, dim_v, keys)).step_by(nth) {
             // The last blocks of a causal head are the longest: hand them out first.
             let begin = (blocks - 1 - piece % blocks) * step;
             let (batch, head_kv) = (piece / blocks / self.heads_kv, piece / blocks % self.heads_kv);
@@ -104,8 +107,10 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         } else {
             b.load(work);
             b.total(work);
-            b.set_limits(work);
+            b.set_limits(work, usable * SEGMENT);
             let done = b.walk(work, watch);
+            #[cfg(feature="std")]
+            if std::env::var_os("DBG").is_some() { std::eprintln!("D {} {} {} {}", queries, done.nodes, done.sifted, done.cells); }
             stats.cells_opened += done.cells;
             stats.pairs += done.cells * BLOCK as u64;
         }

@@ -3,11 +3,11 @@
 use super::super::exact::{self, Head, Queries, ROW_BLOCK};
 use super::super::few::{self, FEW, MOST};
 use super::rule::Rule;
-use crate::cells::{BLOCK, Cells, Matrix};
+use crate::cells::{BLOCK, Cells, Matrix, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Tensor};
 use crate::simd::Isa;
-use crate::simd::block::{Forms, LOWEST, RANK, Scores};
+use crate::simd::block::{Along, Forms, LOWEST, RANK, Scores, by_child};
 use crate::simd::fixed::round_row;
 use crate::simd::tile::Span;
 
@@ -15,6 +15,9 @@ use crate::simd::tile::Span;
 const QUERIES: usize = 1024;
 /// Elements of queries and sums that the second-level cache holds beside everything else.
 const CACHED: usize = 3 << 16;
+
+/// Keys from which blocks are long.
+const LONG: usize = 12 << 10;
 
 /// Sizes of a block's work memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,12 +37,15 @@ impl Sizes {
     /// Rows of each of `group` heads that are attended together, and the memory that takes.
     pub(super) fn new(dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> (usize, Sizes) {
         let most = (CACHED / (dim_k + dim_v)).clamp(1, QUERIES);
-        let block = (most / group).clamp(1, crate::cells::SEGMENT);
+        // A block leaves its own rows' keys to the dense kernels: short where that is much of the work, long where many
+        // rows to a cell are worth more.
+        let rows_most = if keys < LONG { SEGMENT } else { 2 * SEGMENT };
+        let block = (most / group).clamp(1, rows_most);
         let block = if block > 16 { block & !15 } else { block };
         let few = rows <= FEW;
         let stride = dim_v.next_multiple_of(16);
         let queries = group * block.min(if few { FEW } else { usize::MAX });
-        (block, Sizes { queries, dim_k, dim_v, q_stride: dim_k.next_multiple_of(BLOCK), stride, segments: keys / crate::cells::SEGMENT, few })
+        (block, Sizes { queries, dim_k, dim_v, q_stride: dim_k.next_multiple_of(BLOCK), stride, segments: keys / SEGMENT, few })
     }
 }
 
@@ -69,18 +75,7 @@ impl Lists {
     /// From the bits of every row of a list.
     pub(super) fn fill(&mut self, rows: &[u16], open: &[u16]) {
         let stride = self.rows.len() / BLOCK;
-        self.len = [0; BLOCK];
-        for (place, (&row, &bits)) in rows.iter().zip(open).enumerate() {
-            let mut bits = bits;
-            while bits != 0 {
-                let child = bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                let at = child * stride + self.len[child];
-                self.rows[at] = row;
-                self.places[at] = place as u16;
-                self.len[child] += 1;
-            }
-        }
+        self.len = by_child(rows, open, stride, &mut self.rows, &mut self.places);
     }
 
     /// Queries and places of the rows that open a child.
@@ -111,6 +106,8 @@ pub(crate) struct Work {
     pub(super) mass: [Buf<f32>; 2],
     pub(super) sigma: [Buf<f32>; 2],
     pub(super) fine: Buf<f32>,
+    /// Weight of a node's cells from which on their own mean values are used.
+    pub(super) coarse: Buf<f32>,
     /// Largest logit and sum of the weights of the dense part.
     pub(super) dense_max: Buf<f32>,
     pub(super) dense_sum: Buf<f32>,
@@ -121,11 +118,8 @@ pub(crate) struct Work {
     pub(super) scores: [Buf<f32>; 3],
     /// Scores of cells, kept for the sift, `[queries][BLOCK]`.
     pub(super) centers: Buf<f32>,
-    /// Queries along the fitted directions, `[queries][RANK / 2]` pairs in units of `along_unit`.
-    pub(super) along: Buf<[i16; 2]>,
-    pub(super) along_unit: Buf<f32>,
-    /// Allowance per unit of what the directions leave out.
-    pub(super) along_rest: Buf<f32>,
+    /// Queries along the fitted directions.
+    pub(super) along: Buf<Along>,
     /// What of `exact` is in `estimated` too.
     pub(super) light: Buf<f32>,
     pub(super) open: Buf<u16>,
@@ -133,6 +127,8 @@ pub(crate) struct Work {
     /// Queries with keys of their own value, and which.
     pub(super) full: Buf<[u16; 2]>,
     pub(super) every: Buf<u16>,
+    /// Queries that use the mean values of a node's cells.
+    pub(super) settled: Buf<u16>,
     pub(super) lost: Buf<bool>,
     /// Keys of a cell, transposed.
     pub(super) keys: Buf<f32>,
@@ -150,20 +146,19 @@ impl Work {
         let (_, s) = Sizes::new(dim_k, dim_v, group, rows, keys);
         let n = s.queries;
         exact::plan(plan, dim_k, dim_v, rows);
-        for len in [n * s.q_stride, n * s.stride, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
+        for len in [n * s.q_stride, n * s.stride, n, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
             Buf::<f32>::plan(plan, len);
         }
         for _ in 0..4 {
             Buf::<f32>::plan(plan, n * BLOCK);
         }
-        Buf::<[i16; 2]>::plan(plan, n * RANK / 2);
-        for _ in 0..3 {
-            Buf::<f32>::plan(plan, n);
-        }
+        Buf::<Along>::plan(plan, n);
+        Buf::<f32>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
         Lists::plan(plan, n);
         Lists::plan(plan, n);
         Buf::<[u16; 2]>::plan(plan, n);
+        Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
         Buf::<bool>::plan(plan, n);
         for len in [s.dim_k * BLOCK, BLOCK * s.dim_k] {
@@ -201,20 +196,20 @@ impl Work {
             mass: [f(n)?, f(n)?],
             sigma: [f(n)?, f(n)?],
             fine: f(n)?,
+            coarse: f(n)?,
             dense_max: f(n)?,
             dense_sum: f(n)?,
             exact: f(n * BLOCK)?,
             estimated: f(n * BLOCK)?,
             scores: [f(n * BLOCK)?, f(n * BLOCK)?, f(n * BLOCK)?],
             centers: f(n * BLOCK)?,
-            along: Buf::filled(memory, n * RANK / 2, [0; 2])?,
-            along_unit: f(n)?,
-            along_rest: f(n)?,
+            along: Buf::filled(memory, n, Along::default())?,
             light: f(n)?,
             open: list(n)?,
             lists: [Lists::new(memory, n)?, Lists::new(memory, n)?],
             full: Buf::filled(memory, n, [0; 2])?,
             every,
+            settled: list(n)?,
             lost: Buf::filled(memory, n, false)?,
             keys: f(s.dim_k * BLOCK)?,
             room: f(BLOCK * s.dim_k)?,
@@ -379,20 +374,21 @@ impl RowBlock<'_> {
     fn load_coords(&self, work: &mut Work) {
         let Some(coords) = self.cells.coords() else { return };
         let n = self.queries();
-        let Work { sizes, q, scores, every, sigma, along, along_unit, along_rest, .. } = work;
+        let Work { sizes, q, scores, every, sigma, along, .. } = work;
         let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
         self.isa.run(Scores { block: coords.basis(), q, rows: &every[..n], out: &mut scores[0] });
         for i in 0..n {
             let x = &scores[0][i * BLOCK..][..RANK];
-            let to = &mut along[i * RANK / 2..][..RANK / 2];
-            along_unit[i] = round_row(x, i32::from(i16::MAX), to.as_flattened_mut());
-            along_rest[i] = coords.rest_of(x, sigma[0][i] * sigma[0][i]);
+            let to = &mut along[i];
+            to.unit = round_row(x, i32::from(i16::MAX), to.pairs.as_flattened_mut());
+            to.rest = self.rule.margin * coords.rest_of(x, sigma[0][i] * sigma[0][i]);
         }
     }
 
     /// Reference and thresholds of every row from the dense part and the nodes' running maxima (`scores[1]`) and sums
     /// (`scores[2]`).
-    pub(super) fn set_limits(&self, work: &mut Work) {
+    pub(super) fn set_limits(&self, work: &mut Work, keys: usize) {
+        let needle = self.rule.needle.min(self.rule.outstanding / keys as f32);
         for i in 0..self.queries() {
             let (max, sum) = (&work.scores[1][i * BLOCK..][..BLOCK], &work.scores[2][i * BLOCK..][..BLOCK]);
             let top = max.iter().fold(work.dense_max[i].max(LOWEST), |m, &x| m.max(x));
@@ -400,10 +396,12 @@ impl RowBlock<'_> {
             let dense = exp2(work.dense_max[i] - top);
             let total = nodes + work.dense_sum[i] * dense;
             work.reference[i] = top;
-            work.needle[i] = top + libm::log2f(total * self.rule.needle);
+            work.needle[i] = top + libm::log2f(total * needle);
+            work.along[i].needle = work.needle[i];
             work.mass[0][i] = total * self.rule.cell;
             work.mass[1][i] = total * self.rule.node;
             work.fine[i] = total * self.rule.fine;
+            work.coarse[i] = total * self.rule.coarse;
             // From here on the dense part is relative to the same logit as everything else.
             self.isa.scale(dense, &mut work.sums[i * work.sizes.stride..][..work.sizes.dim_v]);
             work.dense_sum[i] *= dense;

@@ -20,7 +20,7 @@ pub type Watch<'a> = &'a mut dyn FnMut(usize, usize, &[u32]);
 /// Parts that build, and parts that attend.
 fn parts(c: &Checked<'_>) -> [usize; 2] {
     let shape = [c.batch, c.heads_q, c.rows_q, c.dim_k];
-    let pieces = most_pieces(shape, c.heads_kv, c.dim_v);
+    let pieces = most_pieces(shape, c.heads_kv, c.dim_v, c.rows_kv);
     [c.batch * c.heads_kv, pieces].map(|n| c.options.num_threads.min(n).max(1))
 }
 
@@ -88,6 +88,7 @@ pub(crate) fn call(
             (k, v, &cells[batch * c.heads_kv + head])
         },
         heads_kv: c.heads_kv,
+        keys: c.rows_kv,
         out: &problem.out,
         lse: problem.lse.as_ref(),
         masking: &c.masking,

@@ -3,8 +3,10 @@
 /// Thresholds, as shares of a row's softmax sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// A key that may weigh so much is to be found.
+    /// A key that may weigh so much is to be found; among many keys, one that may weigh `outstanding` times the mean.
     pub needle: f32,
+    /// See `needle`.
+    pub outstanding: f32,
     /// Standard deviations that a cell's farthest key may stand out towards a query.
     pub stand_out: f32,
     /// The same for a node's farthest key.
@@ -17,6 +19,8 @@ pub struct Rule {
     pub node: f32,
     /// A key of an opened cell is weighed with its own value from so much on.
     pub fine: f32,
+    /// Cells of an opened node weigh in with their own mean values from so much on, together.
+    pub coarse: f32,
     /// Exact attention takes over where this many times the predicted cost exceeds its own; 0 = never.
     pub caution: f32,
 }
@@ -27,12 +31,14 @@ impl Rule {
         let t = tolerance / 0.05;
         Rule {
             needle: 0.003 * t,
-            stand_out: 2.5,
+            outstanding: 24.0 * t,
+            stand_out: 2.0,
             stand_out_node: 2.5,
-            margin: 1.5,
+            margin: 1.0,
             cell: 0.02 * t,
             node: 0.01 * t,
             fine: 0.001 * t,
+            coarse: 0.002 * t,
             caution: if fall_back { 1.1 } else { 0.0 },
         }
     }

@@ -3,7 +3,7 @@
 
 use super::block::{RowBlock, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
-use crate::simd::block::{AddKeys, AddValues, Children, Choose, LOWEST, Limits, Matrix, Scores, Sift, Total, Transpose, Weigh};
+use crate::simd::block::{AddKeys, AddValues, Children, Choose, LOWEST, Limits, Matrix, Prefetch, Scores, Settle, Sift, Total, Transpose, Weigh};
 
 /// Keys of a cell and of a node, in powers of two.
 const LOG2_COUNT: [f32; 2] = [4.0, 8.0];
@@ -130,17 +130,37 @@ impl RowBlock<'_> {
     fn node(&self, work: &mut Work, node: usize, lane: usize, done: &mut Done, watch: &mut Option<Watch<'_>>) {
         let block = self.cells.node(node);
         self.choose(work, &block, Some(lane), &[1.0; BLOCK], 0xffff);
-        for leaf in 0..BLOCK {
+        let mut rows = [0; BLOCK];
+        for (leaf, n) in rows.iter_mut().enumerate() {
             done.sifted += work.lists[0].len[leaf] as u64;
-            let n = self.sift(work, node, leaf);
-            if n > 0 {
-                done.cells += n as u64;
-                self.cell(work, node, leaf, n, watch);
-            }
+            *n = self.sift(work, node, leaf);
+            done.cells += *n as u64;
         }
-        let Work { scores, sums, lists, estimated, .. } = work;
-        let (rows, total) = (lists[1].of(lane).0, Some(&mut **estimated));
-        self.isa.run(AddValues { p: &scores[0], values: block.values, rows, out: sums, total });
+        let mut leaf = 0;
+        while leaf < BLOCK {
+            let next = (leaf + 1..BLOCK).find(|&l| rows[l] > 0).unwrap_or(BLOCK);
+            if next < BLOCK {
+                // Keys of a cell lie far apart: asked for while the cell before is worked on.
+                self.isa.run(Prefetch { from: &self.head.k, ids: self.cells.keys_of(node, next) });
+            }
+            if rows[leaf] > 0 {
+                self.cell(work, node, leaf, rows[leaf], watch);
+            }
+            leaf = next;
+        }
+        let Work { scores, sums, lists, estimated, coarse, settled, .. } = work;
+        let [cells, nodes, _] = scores;
+        let front = self.isa.run(Settle {
+            p: cells,
+            rows: lists[1].of(lane).0,
+            fine: coarse,
+            lane,
+            mass: nodes,
+            total: estimated,
+            full: settled,
+        });
+        let rows = &settled[..front];
+        self.isa.run(AddValues { p: cells, values: block.values, rows, out: sums, total: None });
     }
 
     /// Of the rows that want a cell, those for which one of its keys stands out along the fitted directions: they come
@@ -149,19 +169,13 @@ impl RowBlock<'_> {
         let n = work.lists[0].len[leaf];
         let Some(coords) = self.cells.coords().filter(|_| n > 0) else { return n };
         let (keys, unit, rest) = coords.cell(node * BLOCK + leaf);
-        let Work { along, along_unit, along_rest, needle, reference, centers, scores, lists, .. } = work;
+        let Work { along, centers, lists, .. } = work;
         let (rows, places) = lists[0].of_mut(leaf);
         self.isa.run(Sift {
             keys,
             unit,
             rest,
             q: along,
-            q_unit: along_unit,
-            q_rest: along_rest,
-            margin: self.rule.margin,
-            needle,
-            reference,
-            mass: &mut scores[0],
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
             centers,
             lane: leaf,
