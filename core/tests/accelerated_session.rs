@@ -337,7 +337,11 @@ fn a_tiny_tolerance_is_exact() {
             let fast = tokens.session(&o(Mode::Accelerated), 500);
             let exact = tokens.session(&o(Mode::Exact), 500);
             for rows in ROWS {
-                close(&attend(&fast, rows), &attend(&exact, rows), &format!("{dims:?} {dtype:?} group {group} rows {rows}"));
+                close(
+                    &attend(&fast, rows),
+                    &attend(&exact, rows),
+                    &format!("{dims:?} {dtype:?} group {group} rows {rows}"),
+                );
             }
         }
     }

@@ -113,10 +113,17 @@ fn main() -> Outcome<()> {
         let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
         println!(
             "{:<6} {:>7} {:>9.3} {:>9.3} {:>6.2} {:>8.4} {:>8.4} {:>7.4} {:>7.4} {:>9.1} {:>9.1}",
-            layer.number, layer.rows, slow, quick, slow / quick, mean,
+            layer.number,
+            layer.rows,
+            slow,
+            quick,
+            slow / quick,
+            mean,
             errors.iter().fold(0.0f64, |a, &b| a.max(b)),
-            fast.pairs[0] as f64 / fast.pairs[1] as f64, fast.estimated / errors.len().max(1) as f64,
-            exact.prompt * 1e3, fast.prompt * 1e3,
+            fast.pairs[0] as f64 / fast.pairs[1] as f64,
+            fast.estimated / errors.len().max(1) as f64,
+            exact.prompt * 1e3,
+            fast.prompt * 1e3,
         );
     }
     Ok(())
