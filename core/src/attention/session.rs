@@ -473,6 +473,7 @@ impl Session {
                 let head = &self.heads[head];
                 (head.keys(), head.values(), head.cells().unwrap_or_else(|| unreachable!("every head has cells")))
             },
+            keys: self.len,
             heads_kv: o.heads_kv,
             out,
             lse,
