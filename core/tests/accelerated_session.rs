@@ -454,6 +454,24 @@ fn auto_is_exact_where_cells_do_not_help_and_says_why() {
 }
 
 #[test]
+fn work_memory_for_the_capacity_does_for_every_length() {
+    let tokens = Tokens::new(1, [16, 16], 14_000, 19);
+    for group in [1, 8] {
+        let o = options(&tokens, group, Mode::Accelerated);
+        let mut session = Session::new_in(&o, &memory(0)).unwrap();
+        for len in [100, 700, 5000, 14_000] {
+            let from = session.len();
+            tokens.append(&mut session, from, len);
+            session.commit().unwrap();
+            for rows in [1, 4, 5, 600] {
+                // Takes no more than planned, or fails.
+                attend(&session, rows.min(len));
+            }
+        }
+    }
+}
+
+#[test]
 fn a_session_takes_the_planned_bytes() {
     for (dims, capacity) in [([64, 64], 2048), ([40, 24], 257), ([80, 128], 1000)] {
         for mode in [Mode::Accelerated, Mode::Auto] {

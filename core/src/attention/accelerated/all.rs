@@ -45,7 +45,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         ith: usize,
         nth: usize,
         stats: &mut AttentionStats,
-        watch: &mut Option<&mut dyn FnMut(usize, usize, &[u32])>,
+        watch: &mut Option<super::Watch<'_>>,
     ) {
         let [_, heads, rows, dim_k] = self.q.shape();
         let group = heads / self.heads_kv;
@@ -109,8 +109,6 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             b.total(work);
             b.set_limits(work, usable * SEGMENT);
             let done = b.walk(work, watch);
-            #[cfg(feature="std")]
-            if std::env::var_os("DBG").is_some() { std::eprintln!("D {} {} {} {}", queries, done.nodes, done.sifted, done.cells); }
             stats.cells_opened += done.cells;
             stats.pairs += done.cells * BLOCK as u64;
         }
