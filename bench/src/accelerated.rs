@@ -102,7 +102,7 @@ pub fn study(layer: &Layer, tolerance: f32, rule: Option<&Rule>, samples: usize,
     for _ in 0..rounds {
         let short = Layer { rows: 4096, q: layer.q.chunks(layer.rows*layer.dim).flat_map(|h| h[..4096*layer.dim].to_vec()).collect(), k: layer.k.chunks(layer.rows*layer.dim).flat_map(|h| h[..4096*layer.dim].to_vec()).collect(), v: layer.v.chunks(layer.rows*layer.dim).flat_map(|h| h[..4096*layer.dim].to_vec()).collect(), ..*layer };
         let only = std::env::var_os("ONLY").is_some();
-        let cal = || (0..3).map(|_| attend(&short, AttentionOptions { mode: Mode::Exact, ..base }, None).2).fold(f64::MAX, f64::min);
+        let cal = || if std::env::var("ONLY").is_ok_and(|x| x == "2") { 0.0 } else { (0..3).map(|_| attend(&short, AttentionOptions { mode: Mode::Exact, ..base }, None).2).fold(f64::MAX, f64::min) };
         let t = if only { cal() } else { attend(layer, AttentionOptions { mode: Mode::Exact, ..base }, None).2 };
         exact.push(t);
         let (o, stats, t) = attend(layer, AttentionOptions { mode, ..base }, rule);

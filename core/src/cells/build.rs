@@ -215,14 +215,32 @@ impl Bench {
     }
 
     /// Coordinates of segment `at`, whose keys are loaded.
-    pub(super) fn coords(&mut self, isa: Isa, at: usize, leaves: &Level, coords: &mut Coords) {
+    pub(super) fn coords(&mut self, isa: Isa, at: usize, leaves: &Level, nodes: &Level, coords: &mut Coords) {
         let d = self.dim_k;
+        let mut means = [0.0; BLOCK * RANK];
+        let mut spread = 0.0;
         for (i, cell) in self.order.chunks_exact(BLOCK).enumerate() {
             let rows: [u16; BLOCK] = core::array::from_fn(|j| cell[j] as u16);
             let q = Matrix { data: &self.rows, stride: d, cols: d };
             let mut along = [0.0; BLOCK * RANK];
-            isa.run(Scores { block: coords.basis(), q, rows: &rows, out: &mut along });
-            coords.set(at * LEAVES + i, &mut along, leaves.spread[at * LEAVES + i]);
+            for (b, block) in coords.basis().enumerate() {
+                let mut part = [0.0; BLOCK * BLOCK];
+                isa.run(Scores { block, q, rows: &rows, out: &mut part });
+                for (to, from) in along.chunks_exact_mut(RANK).zip(part.chunks_exact(BLOCK)) {
+                    to[b * BLOCK..][..BLOCK].copy_from_slice(from);
+                }
+            }
+            let leaf = at * LEAVES + i;
+            let mean = coords.leaves.set(leaf, &mut along, leaves.spread[leaf]);
+            means[i % BLOCK * RANK..][..RANK].copy_from_slice(&mean);
+            spread += leaves.spread[leaf] * leaves.spread[leaf];
+            if i % BLOCK == BLOCK - 1 {
+                // What the keys spread in the node and not in its cells, the cells' means do.
+                let node = leaf / BLOCK;
+                let between = nodes.spread[node] * nodes.spread[node] - spread / BLOCK as f32;
+                coords.nodes.set(node, &mut means, libm::sqrtf(between.max(0.0)));
+                spread = 0.0;
+            }
         }
     }
 }

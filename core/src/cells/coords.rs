@@ -11,17 +11,24 @@ const CELL: usize = BLOCK * RANK;
 
 /// Directions and coordinates.
 pub(crate) struct Coords {
-    /// `[dim][RANK]`: a block, transposed, like the others.
+    /// `[RANK / BLOCK][dim][BLOCK]`: blocks, transposed, like the others.
     basis: Buf<f32>,
     room: Buf<f32>,
     /// Shares of the residuals' variance along each direction, and along all others together.
     kept: [f32; RANK],
     left: f32,
     is_fitted: bool,
-    /// Pairs of coordinates `[cell][RANK / 2][BLOCK][2]`, in units of the cell.
+    /// Of keys within their cells, and of cells' means within their nodes.
+    pub(super) leaves: Table,
+    pub(super) nodes: Table,
+}
+
+/// Coordinates of the vectors of many blocks.
+pub(crate) struct Table {
+    /// Pairs of coordinates `[block][RANK / 2][BLOCK][2]`, in units of the block.
     data: Buf<i8>,
     unit: Buf<f32>,
-    /// Root mean square length of what the directions leave out, by cell.
+    /// Root mean square length of what the directions leave out, by block.
     rest: Buf<f32>,
 }
 
@@ -29,9 +36,8 @@ impl Coords {
     pub(super) fn plan(plan: &mut Plan, dim: usize, cells: usize) {
         Buf::<f32>::plan(plan, dim * RANK);
         Buf::<f32>::plan(plan, dim * RANK);
-        Buf::<i8>::plan(plan, cells * CELL);
-        Buf::<f32>::plan(plan, cells);
-        Buf::<f32>::plan(plan, cells);
+        Table::plan(plan, cells);
+        Table::plan(plan, cells / BLOCK);
     }
 
     pub(super) fn new(memory: &Memory, dim: usize, cells: usize) -> Result<Self> {
@@ -41,9 +47,8 @@ impl Coords {
             kept: [0.0; RANK],
             left: 0.0,
             is_fitted: false,
-            data: Buf::filled(memory, cells * CELL, 0)?,
-            unit: Buf::filled(memory, cells, 0.0)?,
-            rest: Buf::filled(memory, cells, 0.0)?,
+            leaves: Table::new(memory, cells)?,
+            nodes: Table::new(memory, cells / BLOCK)?,
         })
     }
 
@@ -58,7 +63,12 @@ impl Coords {
     /// Fits the directions to the moment of residuals `[dim][dim rounded up to a block]`.
     pub(super) fn fit(&mut self, moment: &[f32], dim: usize) {
         let stride = dim.next_multiple_of(BLOCK);
-        self.kept = fitted::fit(moment, stride, &mut self.basis, &mut self.room);
+        self.kept = fitted::fit(moment, stride, &mut self.room, &mut self.basis);
+        for (b, block) in self.basis.chunks_exact_mut(dim * BLOCK).enumerate() {
+            for (to, from) in block.chunks_exact_mut(BLOCK).zip(self.room.chunks_exact(RANK)) {
+                to.copy_from_slice(&from[b * BLOCK..][..BLOCK]);
+            }
+        }
         let all: f32 = (0..dim).map(|a| moment[a * stride + a]).sum();
         let unit = if all > 0.0 { 1.0 / all } else { 0.0 };
         self.kept.iter_mut().for_each(|k| *k *= unit);
@@ -66,38 +76,19 @@ impl Coords {
         self.is_fitted = true;
     }
 
-    /// Sets a cell from the coordinates of its keys, `[BLOCK][RANK]` with any common offset, and its keys' root mean
-    /// square distance from their mean.
-    pub(super) fn set(&mut self, cell: usize, along: &mut [f32], spread: f32) {
-        let (mut largest, mut kept) = (0.0f32, 0.0f32);
-        for r in 0..RANK {
-            let mean = along.iter().skip(r).step_by(RANK).sum::<f32>() / BLOCK as f32;
-            for x in along.iter_mut().skip(r).step_by(RANK) {
-                *x -= mean;
-                largest = largest.max(x.abs());
-                kept += *x * *x;
-            }
-        }
-        let factor = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-        self.unit[cell] = largest / 127.0;
-        self.rest[cell] = libm::sqrtf((spread * spread - kept / BLOCK as f32).max(0.0));
-        let data = &mut self.data[cell * CELL..][..CELL];
-        for (j, key) in along.chunks_exact(RANK).enumerate() {
-            for (r, x) in key.iter().enumerate() {
-                // To nearest; a product slightly above 127 saturates.
-                data[(r / 2 * BLOCK + j) * 2 + r % 2] = libm::roundf(x * factor) as i8;
-            }
-        }
+    /// The directions, block by block: `[dim][BLOCK]`.
+    pub(crate) fn basis(&self) -> impl Iterator<Item = &[f32]> {
+        self.basis.chunks_exact(self.basis.len() / (RANK / BLOCK))
     }
 
-    /// `[dim][RANK]`.
-    pub(crate) fn basis(&self) -> &[f32] {
-        &self.basis
-    }
-
-    /// `[RANK / 2][BLOCK][2]`, their unit, and the length of what they leave out.
+    /// Of the keys of a cell.
     pub(crate) fn cell(&self, cell: usize) -> (&[i8], f32, f32) {
-        (&self.data[cell * CELL..][..CELL], self.unit[cell], self.rest[cell])
+        self.leaves.block(cell)
+    }
+
+    /// Of the cells of a node.
+    pub(crate) fn node(&self, node: usize) -> (&[i8], f32, f32) {
+        self.nodes.block(node)
     }
 
     /// Standard deviation of `<query, residual>` per unit of the length that the directions leave out: `along` are the
@@ -107,5 +98,53 @@ impl Coords {
         // What is left out cannot be less than a little: directions are not exact.
         let left = (form - kept).max(form * 1e-3);
         if self.left > 0.0 { libm::sqrtf(left / self.left) } else { 0.0 }
+    }
+}
+
+impl Table {
+    fn plan(plan: &mut Plan, blocks: usize) {
+        Buf::<i8>::plan(plan, blocks * CELL);
+        Buf::<f32>::plan(plan, blocks);
+        Buf::<f32>::plan(plan, blocks);
+    }
+
+    fn new(memory: &Memory, blocks: usize) -> Result<Self> {
+        Ok(Table {
+            data: Buf::filled(memory, blocks * CELL, 0)?,
+            unit: Buf::filled(memory, blocks, 0.0)?,
+            rest: Buf::filled(memory, blocks, 0.0)?,
+        })
+    }
+
+    /// Sets a block from the coordinates of its vectors, `[BLOCK][RANK]` with any common offset, and their root mean
+    /// square distance from their mean. Returns the offset.
+    pub(super) fn set(&mut self, at: usize, along: &mut [f32], spread: f32) -> [f32; RANK] {
+        let mut offset = [0.0; RANK];
+        let (mut largest, mut kept) = (0.0f32, 0.0f32);
+        for r in 0..RANK {
+            let mean = along.iter().skip(r).step_by(RANK).sum::<f32>() / BLOCK as f32;
+            offset[r] = mean;
+            for x in along.iter_mut().skip(r).step_by(RANK) {
+                *x -= mean;
+                largest = largest.max(x.abs());
+                kept += *x * *x;
+            }
+        }
+        let factor = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+        self.unit[at] = largest / 127.0;
+        self.rest[at] = libm::sqrtf((spread * spread - kept / BLOCK as f32).max(0.0));
+        let data = &mut self.data[at * CELL..][..CELL];
+        for (j, key) in along.chunks_exact(RANK).enumerate() {
+            for (r, x) in key.iter().enumerate() {
+                // To nearest; a product slightly above 127 saturates.
+                data[(r / 2 * BLOCK + j) * 2 + r % 2] = libm::roundf(x * factor) as i8;
+            }
+        }
+        offset
+    }
+
+    /// `[RANK / 2][BLOCK][2]`, their unit, and the length of what they leave out.
+    fn block(&self, at: usize) -> (&[i8], f32, f32) {
+        (&self.data[at * CELL..][..CELL], self.unit[at], self.rest[at])
     }
 }

@@ -208,7 +208,7 @@ impl Cells {
         self.bench.describe_keys(isa, at, &mut self.leaves, &mut self.nodes);
         self.built += 1;
         if self.coords.is_fitted() {
-            self.bench.coords(isa, at, &self.leaves, &mut self.coords);
+            self.bench.coords(isa, at, &self.leaves, &self.nodes, &mut self.coords);
         }
         self.bench.describe_values(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
         if !self.coords.is_fitted() && self.built == FIT {
@@ -216,7 +216,7 @@ impl Cells {
             for at in 0..self.built {
                 let ids = &self.ids[at * SEGMENT..][..SEGMENT];
                 self.bench.reload(isa, keys, ids);
-                self.bench.coords(isa, at, &self.leaves, &mut self.coords);
+                self.bench.coords(isa, at, &self.leaves, &self.nodes, &mut self.coords);
             }
         }
         if self.shown.is_none() {

@@ -373,15 +373,17 @@ impl Task for Total<'_> {
     }
 }
 
-/// Which children each row of a list opens, as bits, and their estimated weights in place of their scores. With `centers`
-/// the scores are kept there, and children that are opened keep their estimates, else these become 0.
+/// Which children each row of a list may have to open, as bits, and which of them for their mass; estimated weights of all
+/// in place of their scores, which go to `centers`.
 pub(crate) struct Choose<'a> {
     pub(crate) scores: &'a mut [f32],
     pub(crate) rows: &'a [u16],
     pub(crate) children: Children<'a>,
     pub(crate) limits: Limits<'a>,
-    pub(crate) centers: Option<&'a mut [f32]>,
+    pub(crate) centers: &'a mut [f32],
     pub(crate) open: &'a mut [u16],
+    /// Opened for the mass: see [`Sift`].
+    pub(crate) sure: &'a mut [u16],
 }
 
 impl Task for Choose<'_> {
@@ -389,23 +391,22 @@ impl Task for Choose<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Choose { scores, rows, children, limits, mut centers, open } = self;
+        let Choose { scores, rows, children, limits, centers, open, sure } = self;
         let n = rows.len();
         let queries = limits.sigma.len().min(limits.reference.len()).min(limits.needle.len()).min(limits.mass.len());
         check(rows, queries, 1, 1);
-        assert!(centers.as_ref().is_none_or(|c| c.len() >= n * BLOCK));
-        assert!(scores.len() >= n * BLOCK && open.len() >= n);
+        assert!(centers.len() >= n * BLOCK);
+        assert!(scores.len() >= n * BLOCK && open.len() >= n && sure.len() >= n);
         assert!(children.spread.len() >= BLOCK && children.reach.len() >= BLOCK);
         let count = children.log2_count - 1.0;
         let cap = limits.softcap;
-        let zero = s.splat(0.0);
         for i in 0..n {
             let q = rows[i] as usize;
             let root = s.splat(limits.sigma[q]);
             let far = s.splat(limits.sigma[q] * limits.stand_out);
             let shift = s.splat(count - limits.reference[q]);
             let (needle, mass) = (s.splat(limits.needle[q]), s.splat(limits.mass[q]));
-            let (mut bits, mut c) = (0, 0);
+            let (mut light, mut far_off, mut c) = (0, 0, 0);
             while c < BLOCK {
                 // SAFETY: vector c of rows of BLOCK numbers that are inside.
                 unsafe {
@@ -420,19 +421,15 @@ impl Task for Choose<'_> {
                     let w = s.mul(s.exp2(s.min(x, most)), twice_cosh(s, sigma));
                     // The spread in natural units, as a share of the weight that may be wrong.
                     let wrong = s.mul(w, s.min(s.mul(sigma, s.splat(core::f32::consts::LN_2)), s.splat(1.0)));
-                    let small = s.select_lt(wrong, mass, w, zero);
-                    bits |= (s.lt_bits(best, needle) & s.lt_bits(wrong, mass)) << c;
-                    if let Some(centers) = &mut centers {
-                        s.store(centers.as_mut_ptr().add(i * BLOCK + c), raw);
-                        s.store(at, w);
-                    } else {
-                        let kept = s.select_lt(best, needle, small, zero);
-                        s.store(at, s.mul(kept, s.load(children.present.as_ptr().add(c))));
-                    }
+                    light |= s.lt_bits(wrong, mass) << c;
+                    far_off |= s.lt_bits(best, needle) << c;
+                    s.store(centers.as_mut_ptr().add(i * BLOCK + c), raw);
+                    s.store(at, s.mul(w, s.load(children.present.as_ptr().add(c))));
                 }
                 c += S::LANES;
             }
-            open[i] = !(bits as u16) & children.bits;
+            sure[i] = !(light as u16) & children.bits;
+            open[i] = !(far_off as u16) & children.bits | sure[i];
         }
     }
 }
@@ -474,10 +471,10 @@ impl Task for Settle<'_> {
             }
             let sum = s.reduce_add(sum);
             full[front] = rows[i];
-            if sum < fine[q] {
-                // Counted with the node's mean value, which adds it up.
-                mass[q * BLOCK + lane] = sum;
-            } else {
+            let small = sum < fine[q];
+            // With the node's mean value it is added up there.
+            mass[q * BLOCK + lane] = if small { sum } else { 0.0 };
+            if !small {
                 total[q * BLOCK + lane] += sum;
                 front += 1;
             }
@@ -726,7 +723,7 @@ pub(crate) fn by_child(
     len
 }
 
-/// Coordinates of a cell's keys, and of queries.
+/// Coordinates of a node's cells or a cell's keys, and of queries.
 pub(crate) struct Sift<'a> {
     /// `[RANK / 2][BLOCK][2]` in units of `unit`.
     pub(crate) keys: &'a [i8],
@@ -735,18 +732,22 @@ pub(crate) struct Sift<'a> {
     pub(crate) rest: f32,
     pub(crate) q: &'a [Along],
     pub(crate) softcap: f32,
-    /// Scores of the parent's children, `[place][BLOCK]`, of which the cell is child `lane`.
+    /// How far the keys of each cell reach from its mean; zeros for keys.
+    pub(crate) reach: &'a [f32],
+    /// Scores of the parent's children, `[place][BLOCK]`, of which this is child `lane`.
     pub(crate) centers: &'a [f32],
+    /// Bits of the children that pass whatever their keys, by place.
+    pub(crate) sure: &'a [u16],
     pub(crate) lane: usize,
     /// Queries, and their places in the parent's list.
     pub(crate) rows: &'a mut [u16],
     pub(crate) places: &'a mut [u16],
 }
 
-/// Coordinates of a key.
-pub(crate) const RANK: usize = 16;
+/// Coordinates of a key: whole blocks.
+pub(crate) const RANK: usize = 32;
 
-/// A query along the fitted directions: all that [`Sift`] reads of it, on one cache line.
+/// A query along the fitted directions: all that [`Sift`] reads of it, on neighbouring cache lines.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Along {
@@ -755,6 +756,8 @@ pub(crate) struct Along {
     pub(crate) unit: f32,
     /// What a key may stand out per unit of `rest`.
     pub(crate) rest: f32,
+    /// What a key may stand out per unit of its cell's reach.
+    pub(crate) far: f32,
     /// Logit to reach.
     pub(crate) needle: f32,
 }
@@ -767,12 +770,12 @@ impl Task for Sift<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) -> usize {
         check(self.rows, self.q.len(), 1, 1);
-        check(self.places, self.centers.len(), BLOCK, BLOCK);
-        assert!(self.places.len() == self.rows.len() && self.lane < BLOCK && self.keys.len() == BLOCK * RANK);
+        check(self.places, self.centers.len().min(self.sure.len() * BLOCK), BLOCK, BLOCK);
+        assert!(self.reach.len() >= BLOCK && self.places.len() == self.rows.len() && self.lane < BLOCK && self.keys.len() == BLOCK * RANK);
         // SAFETY: checked.
         unsafe {
             match S::LANES {
-                16 => self.tiles::<S, 1, 4>(s),
+                16 => self.tiles::<S, 1, 8>(s),
                 8 => self.tiles::<S, 2, 4>(s),
                 4 => self.tiles::<S, 4, 4>(s),
                 _ => self.tiles::<S, 16, 1>(s),
@@ -791,14 +794,16 @@ impl Sift<'_> {
             *to = i16::from(x);
         }
         let (n, mut front, mut i) = (self.rows.len(), 0, 0);
+        // A loop that the compiler knows the length of is unrolled into more numbers than there are registers.
+        let pairs = core::hint::black_box(RANK / 2).min(RANK / 2);
         // SAFETY: rows i.. are there; those at the front have been read.
         unsafe {
             while i + R <= n {
-                front = self.tile::<S, C, R>(s, &wide, i, front);
+                front = self.tile::<S, C, R>(s, &wide, pairs, i, front);
                 i += R;
             }
             while i < n {
-                front = self.tile::<S, C, 1>(s, &wide, i, front);
+                front = self.tile::<S, C, 1>(s, &wide, pairs, i, front);
                 i += 1;
             }
         }
@@ -814,6 +819,7 @@ impl Sift<'_> {
         &mut self,
         s: S,
         keys: &[i16; BLOCK * RANK],
+        pairs: usize,
         i: usize,
         mut front: usize,
     ) -> usize {
@@ -825,7 +831,7 @@ impl Sift<'_> {
             // SAFETY: the query is there.
             q[r] = unsafe { q[r].add(self.rows[i + r] as usize) };
         }
-        for k in 0..RANK / 2 {
+        for k in 0..pairs {
             let mut key = [s.splat_i(0); C];
             for c in 0..C {
                 // SAFETY: pair k of the keys, vector c.
@@ -843,13 +849,17 @@ impl Sift<'_> {
         for r in 0..R {
             let (row, place) = (self.rows[i + r], self.places[i + r]);
             // SAFETY: as above.
-            let Along { unit, rest, needle, .. } = unsafe { *q[r] };
+            let Along { unit, rest, far, needle, .. } = unsafe { *q[r] };
             let unit = s.splat(self.unit * unit);
             let center = s.splat(self.centers[place as usize * BLOCK + self.lane] + self.rest * rest);
             let needle = s.splat(needle);
-            let mut passes = false;
+            let mut passes = self.sure[place as usize] >> self.lane & 1 != 0;
+            let far = s.splat(far);
             for c in 0..C {
-                let x = capped(s, s.fma(s.to_f32(acc[r][c]), unit, center), self.softcap);
+                // SAFETY: vector c of the block.
+                let reach = unsafe { s.load(self.reach.as_ptr().add(c * S::LANES)) };
+                let x = s.fma(reach, far, s.fma(s.to_f32(acc[r][c]), unit, center));
+                let x = capped(s, x, self.softcap);
                 passes |= s.lt_bits(x, needle) != all;
             }
             // Written always, kept where it passes: no branch to mispredict.

@@ -116,8 +116,10 @@ pub(crate) struct Work {
     pub(super) estimated: Buf<f32>,
     /// Scores or weights of nodes, cells and keys, `[queries][BLOCK]`.
     pub(super) scores: [Buf<f32>; 3],
-    /// Scores of cells, kept for the sift, `[queries][BLOCK]`.
-    pub(super) centers: Buf<f32>,
+    /// Scores of cells and of nodes, kept for the sift, `[queries][BLOCK]`.
+    pub(super) centers: [Buf<f32>; 2],
+    /// Bits of the children that are opened for their mass.
+    pub(super) sure: [Buf<u16>; 2],
     /// Queries along the fitted directions.
     pub(super) along: Buf<Along>,
     /// What of `exact` is in `estimated` too.
@@ -149,9 +151,11 @@ impl Work {
         for len in [n * s.q_stride, n * s.stride, n, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
             Buf::<f32>::plan(plan, len);
         }
-        for _ in 0..4 {
+        for _ in 0..5 {
             Buf::<f32>::plan(plan, n * BLOCK);
         }
+        Buf::<u16>::plan(plan, n);
+        Buf::<u16>::plan(plan, n);
         Buf::<Along>::plan(plan, n);
         Buf::<f32>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
@@ -202,7 +206,8 @@ impl Work {
             exact: f(n * BLOCK)?,
             estimated: f(n * BLOCK)?,
             scores: [f(n * BLOCK)?, f(n * BLOCK)?, f(n * BLOCK)?],
-            centers: f(n * BLOCK)?,
+            centers: [f(n * BLOCK)?, f(n * BLOCK)?],
+            sure: [list(n)?, list(n)?],
             along: Buf::filled(memory, n, Along::default())?,
             light: f(n)?,
             open: list(n)?,
@@ -376,12 +381,19 @@ impl RowBlock<'_> {
         let n = self.queries();
         let Work { sizes, q, scores, every, sigma, along, .. } = work;
         let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
-        self.isa.run(Scores { block: coords.basis(), q, rows: &every[..n], out: &mut scores[0] });
+        // One block of coordinates after the other, side by side in two score buffers.
+        for (block, out) in coords.basis().zip(&mut *scores) {
+            self.isa.run(Scores { block, q, rows: &every[..n], out });
+        }
         for i in 0..n {
-            let x = &scores[0][i * BLOCK..][..RANK];
+            let mut x = [0.0; RANK];
+            for (x, from) in x.chunks_exact_mut(BLOCK).zip(&*scores) {
+                x.copy_from_slice(&from[i * BLOCK..][..BLOCK]);
+            }
             let to = &mut along[i];
-            to.unit = round_row(x, i32::from(i16::MAX), to.pairs.as_flattened_mut());
-            to.rest = self.rule.margin * coords.rest_of(x, sigma[0][i] * sigma[0][i]);
+            to.unit = round_row(&x, i32::from(i16::MAX), to.pairs.as_flattened_mut());
+            to.far = self.rule.stand_out * sigma[0][i];
+            to.rest = self.rule.margin * coords.rest_of(&x, sigma[0][i] * sigma[0][i]);
         }
     }
 

@@ -91,9 +91,17 @@ impl RowBlock<'_> {
             let block = self.cells.root(at);
             self.choose(work, &block, None, &present, bits);
             for lane in 0..BLOCK {
+                if work.lists[1].len[lane] == 0 {
+                    continue;
+                }
+                let node = at * BLOCK + lane;
+                if let Some(coords) = self.cells.coords() {
+                    let n = self.sift(work, 1, lane, coords.node(node), self.cells.node(node).reach);
+                    work.lists[1].len[lane] = n;
+                }
                 if work.lists[1].len[lane] > 0 {
                     done.nodes += work.lists[1].len[lane] as u64;
-                    self.node(work, at * BLOCK + lane, lane, &mut done, watch);
+                    self.node(work, node, lane, &mut done, watch);
                 }
             }
             let Work { scores, sums, every, estimated, .. } = work;
@@ -106,7 +114,7 @@ impl RowBlock<'_> {
     /// Scores a block's vectors for the rows that opened it (all at the root, else those of child `lane` of the root
     /// block), lists what they open, and leaves the estimates of the rest in the level's scores.
     fn choose(&self, work: &mut Work, block: &Block<'_>, lane: Option<usize>, present: &[f32; BLOCK], bits: u16) {
-        let Work { sizes, q, scores, every, reference, needle, mass, sigma, centers, open, lists, .. } = work;
+        let Work { sizes, q, scores, every, reference, needle, mass, sigma, centers, sure, open, lists, .. } = work;
         let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
         let [cells, nodes] = lists;
         let (level, rows, below) = match lane {
@@ -120,8 +128,9 @@ impl RowBlock<'_> {
             rows,
             children: children(block, level, present, bits),
             limits: self.limits(&Shared { reference, needle }, level, &mass[level], &sigma[level]),
-            centers: lane.map(|_| &mut **centers),
+            centers: &mut centers[level],
             open,
+            sure: &mut sure[level],
         });
         below.fill(rows, &open[..rows.len()]);
     }
@@ -132,8 +141,11 @@ impl RowBlock<'_> {
         self.choose(work, &block, Some(lane), &[1.0; BLOCK], 0xffff);
         let mut rows = [0; BLOCK];
         for (leaf, n) in rows.iter_mut().enumerate() {
-            done.sifted += work.lists[0].len[leaf] as u64;
-            *n = self.sift(work, node, leaf);
+            *n = work.lists[0].len[leaf];
+            done.sifted += *n as u64;
+            if let Some(coords) = self.cells.coords().filter(|_| *n > 0) {
+                *n = self.sift(work, 0, leaf, coords.cell(node * BLOCK + leaf), &[0.0; BLOCK]);
+            }
             done.cells += *n as u64;
         }
         let mut leaf = 0;
@@ -163,22 +175,22 @@ impl RowBlock<'_> {
         self.isa.run(AddValues { p: cells, values: block.values, rows, out: sums, total: None });
     }
 
-    /// Of the rows that want a cell, those for which one of its keys stands out along the fitted directions: they come
-    /// to the front of the list. Returns their number.
-    fn sift(&self, work: &mut Work, node: usize, leaf: usize) -> usize {
-        let n = work.lists[0].len[leaf];
-        let Some(coords) = self.cells.coords().filter(|_| n > 0) else { return n };
-        let (keys, unit, rest) = coords.cell(node * BLOCK + leaf);
-        let Work { along, centers, lists, .. } = work;
-        let (rows, places) = lists[0].of_mut(leaf);
+    /// Of the rows that may have to open child `lane` of a level, those for which something in it stands out along the
+    /// fitted directions: they come to the front of the list. Returns their number.
+    fn sift(&self, work: &mut Work, level: usize, lane: usize, coords: (&[i8], f32, f32), reach: &[f32]) -> usize {
+        let (keys, unit, rest) = coords;
+        let Work { along, centers, sure, lists, .. } = work;
+        let (rows, places) = lists[level].of_mut(lane);
         self.isa.run(Sift {
             keys,
             unit,
             rest,
+            reach,
             q: along,
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
-            centers,
-            lane: leaf,
+            centers: &centers[level],
+            sure: &sure[level],
+            lane,
             rows,
             places,
         })
