@@ -240,7 +240,8 @@ typedef struct {
     uint32_t struct_size;
     /// Mode.
     ice_mode mode;
-    /// Relative output error accepted in accelerated mode, in [0, 1]; 0 = 0.05.
+    /// Relative output error aimed at in accelerated and auto mode, in [0, 1]; 0 = 0.05. Smaller opens more cells. It is
+    /// no bound.
     float tolerance;
     /// Keys retrieved per row in top-k mode; 0 = ice_top_k_for(rows_kv, 0.005).
     uint32_t top_k;
@@ -331,7 +332,7 @@ typedef struct {
     ice_mode mode;
     /// Why.
     ice_reason reason;
-    /// Mean share of the softmax mass that was estimated.
+    /// Mean share of the softmax mass that was estimated, of the rows in `rows`.
     float estimated_mass;
     /// Worst certified error; NaN: none was asked for.
     float certified_error;
@@ -341,12 +342,14 @@ typedef struct {
     uint64_t pairs;
     /// Pairs exact attention would score.
     uint64_t pairs_dense;
-    /// Cells opened.
+    /// Pairs of a row and a cell that was opened for it.
     uint64_t cells_opened;
-    /// Seconds spent building the index; 0 in builds without a clock.
+    /// Seconds this call spent building an index or cells; 0 in builds without a clock.
     double build_seconds;
     /// Seconds spent attending; 0 in builds without a clock.
     double attend_seconds;
+    /// Rows attended in accelerated mode, all heads counted.
+    uint64_t rows;
 } ice_attention_stats;
 
 /// Shape of a session. Fill with ice_session_options_init.
@@ -365,7 +368,7 @@ typedef struct {
     ice_dtype kv_dtype;
     /// Tokens there is room for; all memory is taken at creation.
     size_t capacity;
-    /// Below this many tokens attention is exact whatever the mode.
+    /// Below this many tokens attention is exact whatever the mode; 0 = no such limit, in auto mode 2048.
     size_t dense_below;
     /// Most bytes the object may use; 0 = no limit.
     size_t memory_limit;
@@ -471,13 +474,15 @@ typedef struct {
 /// A bias is added to every logit; -inf excludes.
 #define ICE_MASK_ADDITIVE 4
 
-/// The fastest way that keeps the tolerance (default). Exact in this version.
+/// The fastest way that keeps the tolerance (default): accelerated where cells are predicted to cost less than every key,
+/// else exact. Contexts or calls too short for cells run exact.
 #define ICE_MODE_AUTO 0
 
 /// Every visible key.
 #define ICE_MODE_EXACT 1
 
-/// Opens cells of keys where they matter. This version answers ICE_ERR_UNSUPPORTED.
+/// Keys are gathered into cells of similar keys; cells that matter to a row are opened and attended exactly, the others are
+/// estimated by their means. Nothing is dropped.
 #define ICE_MODE_ACCELERATED 2
 
 /// Retrieves top_k keys per row by the index, softmax over those (the paper's Algorithm 1).
@@ -486,11 +491,17 @@ typedef struct {
 /// The caller asked for it.
 #define ICE_REASON_REQUESTED 0
 
-/// AUTO: this version has no faster way that keeps a tolerance.
+/// AUTO: this kind of call has no faster way that keeps a tolerance.
 #define ICE_REASON_ONLY_WAY 1
 
-/// Fewer keys than dense_below, or top_k covers all of them.
+/// Too few keys or rows: fewer keys than dense_below or in sight, or top_k covers all of them.
 #define ICE_REASON_SHORT 2
+
+/// AUTO: cells were predicted to cost less than every key.
+#define ICE_REASON_CHEAPER 3
+
+/// AUTO: cells were predicted to cost as much as every key, as on heads that attend to everything alike.
+#define ICE_REASON_DIFFUSE 4
 
 #ifdef __cplusplus
 extern "C" {
@@ -753,7 +764,7 @@ ice_status ice_index_query_exact(const ice_index *index,
                                  ice_error *err);
 
 /// One head over an index: each query row attends to the keys that the index retrieves for it (ICE_MODE_TOP_K: the
-/// paper's Algorithm 1) or to all of them (ICE_MODE_EXACT).
+/// paper's Algorithm 1) or to all of them (ICE_MODE_EXACT, ICE_MODE_AUTO).
 ///
 /// Shapes: queries [n_queries, dim] packed f32; values [id range, dim_v]; out [n_queries, dim_v] packed; lse
 /// [n_queries]. The id range goes from 0 to the largest id in the index, that included; row `id` of `values` belongs to
@@ -764,7 +775,7 @@ ice_status ice_index_query_exact(const ice_index *index,
 /// @param options  nullable: all defaults.
 /// @param lse      nullable: log-sum-exp of each row's logits.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT, ICE_ERR_SHAPE, ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED (an L2 index,
-/// num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY (scratch made before the index grew), ICE_ERR_ABI;
+/// ICE_MODE_ACCELERATED: an index keeps no cells, num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY (scratch made before the index grew), ICE_ERR_ABI;
 /// without scratch also ICE_ERR_NO_MEMORY.
 /// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(n_queries) queries of top_k keys,
 /// or O(n_queries len (dim + dim_v)). Since 0.1.
@@ -915,7 +926,8 @@ void ice_attention_stats_init(ice_attention_stats *stats);
 /// ICE_ERR_ARGUMENT (field and value), ICE_ERR_UNSUPPORTED, ICE_ERR_BUFFER (work too small), ICE_ERR_NO_MEMORY,
 /// ICE_ERR_ABI.
 /// Threads: any, with its own work and outputs; options.num_threads are used inside. Allocates: never with work.
-/// Cost: O(batch heads_q rows_q rows_kv (dim_k + dim_v)) exact; top_k instead of rows_kv, and the index, in top-k mode.
+/// Cost: O(batch heads_q rows_q rows_kv (dim_k + dim_v)) exact; top_k instead of rows_kv, and the index, in top-k mode;
+/// in accelerated mode what stats->pairs of stats->pairs_dense says, and the gathering of the keys into cells.
 /// Since 0.1.
 ///
 /// # Safety
@@ -1034,7 +1046,9 @@ void ice_session_free(ice_session *session);
 /// Ownership: everything is copied.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_CAPACITY, ICE_ERR_STRIDE, ICE_ERR_ALIGNMENT, ICE_ERR_ARGUMENT (ith, nth).
 /// After an error in any part ice_session_commit takes all parts back.
-/// Threads: partitioned. Allocates: never. Cost: O(n (dim_k + dim_v)) per head. Since 0.1.
+/// Threads: partitioned. Allocates: never. Cost: O(n (dim_k + dim_v)) per head; in accelerated and auto mode every 256th
+/// token also gathers its segment into cells, O(256 (dim_k^2 / 8 + dim_k + dim_v)). The bits do not depend on how tokens
+/// are cut into appends. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -1049,7 +1063,7 @@ ice_status ice_session_append(ice_session *session,
 /// Publishes what all parts appended, or takes all of it back if one part failed or is missing.
 ///
 /// Errors: that of a part that failed, ICE_ERR_STATE (a part is missing); the session is as before the appends then.
-/// Threads: exclusive. Allocates: never. Cost: O(n) per head in the index. Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(1) per head, O(dim_k^2) when cells came. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -1067,7 +1081,8 @@ ice_status ice_session_commit(ice_session *session);
 /// @param stats       nullable; of this part; filled by ice_attention_stats_init before.
 /// Errors: as ice_attention, ICE_ERR_ARGUMENT (ith, nth), ICE_ERR_STATE (no mask, and more rows than tokens).
 /// Threads: partitioned; shared with other readers. Allocates: never with work. Cost: O(rows len (dim_k + dim_v)) per
-/// query head exact, top_k instead of len in top-k mode. Since 0.1.
+/// query head exact, top_k instead of len in top-k mode; in accelerated mode what stats->pairs of stats->pairs_dense
+/// says, and a look at one mean per 256 tokens. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -1102,7 +1117,8 @@ ice_status ice_session_work_required(const ice_session *session,
 /// Keeps the first `len` tokens; more than there are is an error.
 ///
 /// Errors: ICE_ERR_ARGUMENT (len), ICE_ERR_STATE (appended tokens wait for a commit).
-/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index. Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index; with cells O(len dim_k^2 / 8) when
+/// a complete segment of 256 tokens goes. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -1111,7 +1127,8 @@ ice_status ice_session_truncate(ice_session *session, size_t len);
 /// Removes tokens begin .. end (end excluded); later tokens move down.
 ///
 /// Errors: ICE_ERR_ARGUMENT (range), ICE_ERR_STATE (appended tokens wait for a commit).
-/// Threads: exclusive. Allocates: never. Cost: O(len - begin) per head. Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(len - begin) per head, and with cells their gathering anew from the
+/// segment of `begin` on. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.

@@ -33,7 +33,7 @@ fn nothing_is_allocated_by_queries_appends_and_attends() {
     index.save(&mut vec![0; index.save_len()]).unwrap();
     assert_eq!(TAKEN.load(Relaxed), before, "the index allocated");
 
-    for mode in [Mode::Exact, Mode::TopK] {
+    for mode in [Mode::Exact, Mode::TopK, Mode::Accelerated] {
         let o = SessionOptions {
             heads_q: 2,
             heads_kv: 1,

@@ -127,7 +127,7 @@ fn every_way_of_changing_a_session_keeps_it_right() {
         (Dtype::F16, |x| f16::from_f32(x).to_f32()),
         (Dtype::Bf16, |x| half::bf16::from_f32(x).to_f32()),
     ];
-    for mode in [Mode::Exact, Mode::TopK] {
+    for mode in [Mode::Exact, Mode::TopK, Mode::Accelerated, Mode::Auto] {
         for (dtype, round) in rounds {
             let mut session = Session::new_in(&perfect(mode, dtype), &memory(0)).unwrap();
             let mut model = Model::default();
@@ -261,7 +261,6 @@ fn wrong_calls_are_refused_and_change_nothing() {
     for (field, o) in [
         ("heads_q", SessionOptions { heads_q: 3, ..options(Mode::Exact, Dtype::F32) }),
         ("capacity", SessionOptions { capacity: 0, ..options(Mode::Exact, Dtype::F32) }),
-        ("mode", options(Mode::Accelerated, Dtype::F32)),
     ] {
         let e = Session::new_in(&o, &memory(0)).err().unwrap();
         assert_eq!(e.field, field);

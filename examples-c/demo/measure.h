@@ -14,9 +14,8 @@ typedef struct measure measure;
 struct measure {
   uint32_t top_k, threads;
   float tolerance;
-  bool active[RUN_MODES]; /* a mode this build of the library lacks is switched off when first tried */
-  size_t rows, dim_v;     /* of the layer at hand */
-  size_t *sample;         /* rows compared with f64, evenly spread */
+  size_t rows, dim_v; /* of the layer at hand */
+  size_t *sample;     /* rows compared with f64, evenly spread */
   size_t n_sample;
   double *reference;                                /* n_sample x dim_v */
   float *out[RUN_MODES], *lse[RUN_MODES];           /* rows x dim_v, rows */
@@ -30,7 +29,8 @@ struct measure {
 typedef struct head_result {
   double seconds[RUN_MODES]; /* median */
   spread error[RUN_MODES];
-  double mass; /* mean share of the softmax mass that top-k kept */
+  double mass;      /* mean share of the softmax mass that top-k kept */
+  double estimated; /* mean share that accelerated attention estimated */
   size_t work[RUN_MODES]; /* bytes */
 } head_result;
 

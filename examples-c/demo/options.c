@@ -9,7 +9,8 @@
 static const char help[] =
     "usage: iceformer-demo [FILE] [options]\n"
     "\n"
-    "Runs exact and top-k attention on real queries, keys and values, one head at a time, and compares both with f64.\n"
+    "Runs exact, top-k and accelerated attention on real queries, keys and values, one head at a time, and compares\n"
+    "them with f64.\n"
     "FILE is a safetensors file with layer{l}.q [query heads, n, d] and layer{l}.k, layer{l}.v [KV heads, n, d],\n"
     "dtype F32, F16 or BF16; metadata \"causal\" (or \"layer{l}.causal\") = True makes row i see keys 0..i.\n"
     "Without FILE: the data that comes with the demo.\n"
@@ -17,7 +18,7 @@ static const char help[] =
     "  --rows N        use the first N tokens only\n"
     "  --top-k K       keys each row keeps in top-k mode (default: max(min(n/200, 50), 30))\n"
     "  --threads N     threads inside one call (default 1)\n"
-    "  --tolerance T   relative output error accepted in accelerated mode, 0 to 1 (default 0.05)\n"
+    "  --tolerance T   relative output error aimed at in accelerated mode, 0 to 1 (default 0.05)\n"
     "  --isa NAME      instruction set at most: scalar, neon, avx2, avx512 (default: the best of this machine)\n"
     "  --help          this text\n";
 

@@ -122,6 +122,7 @@ pub unsafe extern "C" fn ice_attention_stats_init(stats: *mut ice_attention_stat
         cells_opened: 0,
         build_seconds: 0.0,
         attend_seconds: 0.0,
+        rows: 0,
     };
     // SAFETY: passed on.
     unsafe { cast::init(stats, value) };
@@ -210,7 +211,8 @@ unsafe fn problem<'a>(desc: *const ice_attention_desc, touched: Touched) -> Resu
 /// ICE_ERR_ARGUMENT (field and value), ICE_ERR_UNSUPPORTED, ICE_ERR_BUFFER (work too small), ICE_ERR_NO_MEMORY,
 /// ICE_ERR_ABI.
 /// Threads: any, with its own work and outputs; options.num_threads are used inside. Allocates: never with work.
-/// Cost: O(batch heads_q rows_q rows_kv (dim_k + dim_v)) exact; top_k instead of rows_kv, and the index, in top-k mode.
+/// Cost: O(batch heads_q rows_q rows_kv (dim_k + dim_v)) exact; top_k instead of rows_kv, and the index, in top-k mode;
+/// in accelerated mode what stats->pairs of stats->pairs_dense says, and the gathering of the keys into cells.
 /// Since 0.1.
 ///
 /// # Safety

@@ -215,7 +215,7 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
 }
 
 /// One head over an index: each query row attends to the keys that the index retrieves for it (ICE_MODE_TOP_K: the
-/// paper's Algorithm 1) or to all of them (ICE_MODE_EXACT).
+/// paper's Algorithm 1) or to all of them (ICE_MODE_EXACT, ICE_MODE_AUTO).
 ///
 /// Shapes: queries [n_queries, dim] packed f32; values [id range, dim_v]; out [n_queries, dim_v] packed; lse
 /// [n_queries]. The id range goes from 0 to the largest id in the index, that included; row `id` of `values` belongs to
@@ -226,7 +226,7 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
 /// @param options  nullable: all defaults.
 /// @param lse      nullable: log-sum-exp of each row's logits.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT, ICE_ERR_SHAPE, ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED (an L2 index,
-/// num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY (scratch made before the index grew), ICE_ERR_ABI;
+/// ICE_MODE_ACCELERATED: an index keeps no cells, num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY (scratch made before the index grew), ICE_ERR_ABI;
 /// without scratch also ICE_ERR_NO_MEMORY.
 /// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(n_queries) queries of top_k keys,
 /// or O(n_queries len (dim + dim_v)). Since 0.1.

@@ -255,7 +255,9 @@ fn part(n: usize, ith: u32, nth: u32) -> core::ops::Range<usize> {
 /// Ownership: everything is copied.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_CAPACITY, ICE_ERR_STRIDE, ICE_ERR_ALIGNMENT, ICE_ERR_ARGUMENT (ith, nth).
 /// After an error in any part ice_session_commit takes all parts back.
-/// Threads: partitioned. Allocates: never. Cost: O(n (dim_k + dim_v)) per head. Since 0.1.
+/// Threads: partitioned. Allocates: never. Cost: O(n (dim_k + dim_v)) per head; in accelerated and auto mode every 256th
+/// token also gathers its segment into cells, O(256 (dim_k^2 / 8 + dim_k + dim_v)). The bits do not depend on how tokens
+/// are cut into appends. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -292,7 +294,7 @@ pub unsafe extern "C" fn ice_session_append(
 /// Publishes what all parts appended, or takes all of it back if one part failed or is missing.
 ///
 /// Errors: that of a part that failed, ICE_ERR_STATE (a part is missing); the session is as before the appends then.
-/// Threads: exclusive. Allocates: never. Cost: O(n) per head in the index. Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(1) per head, O(dim_k^2) when cells came. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -320,7 +322,8 @@ fn part_layout(session: &Session) -> Result<Layout> {
 /// @param stats       nullable; of this part; filled by ice_attention_stats_init before.
 /// Errors: as ice_attention, ICE_ERR_ARGUMENT (ith, nth), ICE_ERR_STATE (no mask, and more rows than tokens).
 /// Threads: partitioned; shared with other readers. Allocates: never with work. Cost: O(rows len (dim_k + dim_v)) per
-/// query head exact, top_k instead of len in top-k mode. Since 0.1.
+/// query head exact, top_k instead of len in top-k mode; in accelerated mode what stats->pairs of stats->pairs_dense
+/// says, and a look at one mean per 256 tokens. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -405,7 +408,8 @@ pub unsafe extern "C" fn ice_session_work_required(
 /// Keeps the first `len` tokens; more than there are is an error.
 ///
 /// Errors: ICE_ERR_ARGUMENT (len), ICE_ERR_STATE (appended tokens wait for a commit).
-/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index. Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index; with cells O(len dim_k^2 / 8) when
+/// a complete segment of 256 tokens goes. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -418,7 +422,8 @@ pub unsafe extern "C" fn ice_session_truncate(session: *mut ice_session, len: us
 /// Removes tokens begin .. end (end excluded); later tokens move down.
 ///
 /// Errors: ICE_ERR_ARGUMENT (range), ICE_ERR_STATE (appended tokens wait for a commit).
-/// Threads: exclusive. Allocates: never. Cost: O(len - begin) per head. Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(len - begin) per head, and with cells their gathering anew from the
+/// segment of `begin` on. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.

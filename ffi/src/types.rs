@@ -87,11 +87,13 @@ pub const ICE_MASK_ADDITIVE: ice_mask_kind = 4;
 
 /// How attention is computed.
 pub type ice_mode = i32;
-/// The fastest way that keeps the tolerance (default). Exact in this version.
+/// The fastest way that keeps the tolerance (default): accelerated where cells are predicted to cost less than every key,
+/// else exact. Contexts or calls too short for cells run exact.
 pub const ICE_MODE_AUTO: ice_mode = 0;
 /// Every visible key.
 pub const ICE_MODE_EXACT: ice_mode = 1;
-/// Opens cells of keys where they matter. This version answers ICE_ERR_UNSUPPORTED.
+/// Keys are gathered into cells of similar keys; cells that matter to a row are opened and attended exactly, the others are
+/// estimated by their means. Nothing is dropped.
 pub const ICE_MODE_ACCELERATED: ice_mode = 2;
 /// Retrieves top_k keys per row by the index, softmax over those (the paper's Algorithm 1).
 pub const ICE_MODE_TOP_K: ice_mode = 3;
@@ -100,10 +102,14 @@ pub const ICE_MODE_TOP_K: ice_mode = 3;
 pub type ice_reason = i32;
 /// The caller asked for it.
 pub const ICE_REASON_REQUESTED: ice_reason = 0;
-/// AUTO: this version has no faster way that keeps a tolerance.
+/// AUTO: this kind of call has no faster way that keeps a tolerance.
 pub const ICE_REASON_ONLY_WAY: ice_reason = 1;
-/// Fewer keys than dense_below, or top_k covers all of them.
+/// Too few keys or rows: fewer keys than dense_below or in sight, or top_k covers all of them.
 pub const ICE_REASON_SHORT: ice_reason = 2;
+/// AUTO: cells were predicted to cost less than every key.
+pub const ICE_REASON_CHEAPER: ice_reason = 3;
+/// AUTO: cells were predicted to cost as much as every key, as on heads that attend to everything alike.
+pub const ICE_REASON_DIFFUSE: ice_reason = 4;
 
 /// Index flag: refuse keys beyond `capacity` instead of growing. Always so in caller memory.
 pub const ICE_INDEX_FIXED_CAPACITY: u32 = 1;
@@ -324,7 +330,8 @@ pub struct ice_attention_options {
     pub struct_size: u32,
     /// Mode.
     pub mode: ice_mode,
-    /// Relative output error accepted in accelerated mode, in [0, 1]; 0 = 0.05.
+    /// Relative output error aimed at in accelerated and auto mode, in [0, 1]; 0 = 0.05. Smaller opens more cells. It is
+    /// no bound.
     pub tolerance: f32,
     /// Keys retrieved per row in top-k mode; 0 = ice_top_k_for(rows_kv, 0.005).
     pub top_k: u32,
@@ -402,7 +409,7 @@ pub struct ice_attention_stats {
     pub mode: ice_mode,
     /// Why.
     pub reason: ice_reason,
-    /// Mean share of the softmax mass that was estimated.
+    /// Mean share of the softmax mass that was estimated, of the rows in `rows`.
     pub estimated_mass: f32,
     /// Worst certified error; NaN: none was asked for.
     pub certified_error: f32,
@@ -412,12 +419,14 @@ pub struct ice_attention_stats {
     pub pairs: u64,
     /// Pairs exact attention would score.
     pub pairs_dense: u64,
-    /// Cells opened.
+    /// Pairs of a row and a cell that was opened for it.
     pub cells_opened: u64,
-    /// Seconds spent building the index; 0 in builds without a clock.
+    /// Seconds this call spent building an index or cells; 0 in builds without a clock.
     pub build_seconds: f64,
     /// Seconds spent attending; 0 in builds without a clock.
     pub attend_seconds: f64,
+    /// Rows attended in accelerated mode, all heads counted.
+    pub rows: u64,
 }
 
 /// Shape of a session. Fill with ice_session_options_init.
@@ -438,7 +447,7 @@ pub struct ice_session_options {
     pub kv_dtype: ice_dtype,
     /// Tokens there is room for; all memory is taken at creation.
     pub capacity: usize,
-    /// Below this many tokens attention is exact whatever the mode.
+    /// Below this many tokens attention is exact whatever the mode; 0 = no such limit, in auto mode 2048.
     pub dense_below: usize,
     /// Most bytes the object may use; 0 = no limit.
     pub memory_limit: usize,

@@ -172,6 +172,8 @@ pub(crate) fn stats(s: &AttentionStats) -> ice_attention_stats {
             Reason::Requested => ICE_REASON_REQUESTED,
             Reason::OnlyWay => ICE_REASON_ONLY_WAY,
             Reason::Short => ICE_REASON_SHORT,
+            Reason::Cheaper => ICE_REASON_CHEAPER,
+            Reason::Diffuse => ICE_REASON_DIFFUSE,
         },
         estimated_mass: s.estimated_mass,
         certified_error: s.certified_error,
@@ -181,6 +183,7 @@ pub(crate) fn stats(s: &AttentionStats) -> ice_attention_stats {
         cells_opened: s.cells_opened,
         build_seconds: s.build_seconds,
         attend_seconds: s.attend_seconds,
+        rows: s.rows,
     }
 }
 

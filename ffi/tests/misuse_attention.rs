@@ -122,7 +122,6 @@ fn options_masks_and_sizes_of_structs() {
         desc_refused(B, &["retrieve_fraction: ", &got], |d| d.options.retrieve_fraction = x);
     }
     desc_refused(B, &["mask.q_pos0: "], |d| (d.mask.kind, d.mask.q_pos0) = (ICE_MASK_CAUSAL, u64::MAX));
-    desc_refused(ICE_ERR_UNSUPPORTED, &["mode"], |d| d.options.mode = ICE_MODE_ACCELERATED);
     desc_refused(ICE_ERR_UNSUPPORTED, &["flags"], |d| d.options.flags = ICE_ATTENTION_CERTIFICATE);
     desc_refused(ICE_ERR_UNSUPPORTED, &["flags"], |d| d.options.flags = ICE_ATTENTION_VERIFIED);
     let bias = [0u16; ROWS_Q * ROWS_KV];
@@ -217,6 +216,56 @@ fn index_attention() {
 }
 
 #[test]
+fn index_attention_has_no_cells() {
+    let ix = full_index(&index_options());
+    let (q, values) = (numbers(DIM, 3), numbers(KEYS * DIM_V, 4));
+    let mut out = [7.0; DIM_V];
+    let mut o = attention_options();
+    o.mode = ICE_MODE_ACCELERATED;
+    refused(ICE_ERR_UNSUPPORTED, &["ice_index_attention: mode: ", "cells"], |e| unsafe {
+        let (v, d) = (tensor(&values), DIM_V as u32);
+        ice_index_attention(ix, null_mut(), q.as_ptr(), 1, &v, d, null(), &o, out.as_mut_ptr(), null_mut(), e)
+    });
+    assert_eq!(out, [7.0; DIM_V]);
+    unsafe { ice_index_free(ix) };
+}
+
+#[test]
+fn statistics_say_what_ran() {
+    // One call and a session, long enough for cells: 600 tokens of few kinds of keys.
+    const N: usize = 600;
+    let (mut k, v) = tokens(N, 5);
+    let kinds = numbers(16 * DIM, 6);
+    for (t, row) in k.chunks_mut(DIM).enumerate() {
+        row.copy_from_slice(&kinds[t % 16 * DIM..][..DIM]);
+    }
+    let mut o = session_options();
+    (o.capacity, o.attention.mode) = (N, ICE_MODE_ACCELERATED);
+    let s = new_session(&o);
+    ok(|e| unsafe { ice_session_append(s, &tensor(&k), &tensor(&v), N, 0, 1, e) });
+    status(ICE_OK, unsafe { ice_session_commit(s) });
+    let q = numbers(HEADS_Q * DIM, 7);
+    let mut out = [[0.0f32; HEADS_Q * DIM_V]; 2];
+    let mut st = [stats(), stats()];
+    ok(|e| unsafe {
+        let (q, out) = (tensor(&q), tensor_mut(&mut out[0]));
+        ice_session_attend(s, &q, 1, null(), &out, null_mut(), null_mut(), 0, 0, 1, &mut st[0], e)
+    });
+    let mut heads = Heads::new();
+    let mut d = heads.desc();
+    (d.rows_q, d.rows_kv, d.lse, d.options.mode) = (1, N, null_mut(), ICE_MODE_ACCELERATED);
+    (d.q, d.k, d.v, d.out) = (tensor(&q), tensor(&k), tensor(&v), tensor_mut(&mut out[1]));
+    ok(|e| unsafe { ice_attention(&d, null_mut(), 0, &mut st[1], e) });
+    assert_eq!(out[0], out[1]);
+    for st in st {
+        assert_eq!((st.mode, st.reason, st.rows), (ICE_MODE_ACCELERATED, ICE_REASON_REQUESTED, HEADS_Q as u64));
+        assert!(st.pairs < st.pairs_dense && st.pairs_dense == (HEADS_Q * N) as u64);
+        assert!(st.estimated_mass > 0.0 && st.estimated_mass < 1.0);
+    }
+    unsafe { ice_session_free(s) };
+}
+
+#[test]
 fn session_options_out_of_range() {
     let check = |want, words: &[&str], change: &dyn Fn(&mut ice_session_options)| {
         let mut o = session_options();
@@ -234,7 +283,6 @@ fn session_options_out_of_range() {
     check(ICE_ERR_ARGUMENT, &["kv_dtype: unknown enumerator"], &|o| o.kv_dtype = 3);
     check(ICE_ERR_ARGUMENT, &["mode: unknown enumerator"], &|o| o.attention.mode = -2);
     check(ICE_ERR_ARGUMENT, &["scale: "], &|o| o.attention.scale = f32::NAN);
-    check(ICE_ERR_UNSUPPORTED, &["mode"], &|o| o.attention.mode = ICE_MODE_ACCELERATED);
     check(ICE_ERR_ABI, &["options: struct_size"], &|o| o.struct_size = 16);
     check(ICE_ERR_ABI, &["options.attention: struct_size"], &|o| o.attention.struct_size = 0);
 }

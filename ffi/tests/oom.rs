@@ -200,18 +200,18 @@ fn limits_leave_the_index_usable() {
 
 #[test]
 fn session() {
-    for mode in [ICE_MODE_EXACT, ICE_MODE_TOP_K] {
+    for (mode, tokens) in [(ICE_MODE_EXACT, TOKENS), (ICE_MODE_TOP_K, TOKENS), (ICE_MODE_ACCELERATED, 1200)] {
         let counter = Counter::default();
         let hooks = counter.hooks();
         let mut o = session_options();
-        (o.allocator, o.attention.mode, o.attention.top_k) = (&hooks, mode, 4);
+        (o.allocator, o.attention.mode, o.attention.top_k, o.capacity) = (&hooks, mode, 4, tokens);
         let mut s = null_mut();
         each("new", &counter, false, || (), |e| unsafe { ice_session_new(&o, &mut s, e) });
         // All memory is taken at creation.
         counter.exhausted_after(0);
-        append(s, TOKENS, 30);
+        append(s, tokens, 30);
         status(ICE_OK, unsafe { ice_session_remove_range(s, 2, 4) });
-        status(ICE_OK, unsafe { ice_session_truncate(s, 12) });
+        status(ICE_OK, unsafe { ice_session_truncate(s, tokens / 2) });
         append(s, 3, 31);
         assert!(!counter.failed());
         let want = attended(s);

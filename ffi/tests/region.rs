@@ -159,14 +159,22 @@ fn saved_index() {
 
 #[test]
 fn session_and_its_work() {
-    for (dtype, mode) in [(ICE_F32, ICE_MODE_EXACT), (ICE_F16, ICE_MODE_EXACT), (ICE_BF16, ICE_MODE_TOP_K)] {
+    for (dtype, mode, tokens) in [
+        (ICE_F32, ICE_MODE_EXACT, TOKENS),
+        (ICE_F16, ICE_MODE_EXACT, TOKENS),
+        (ICE_BF16, ICE_MODE_TOP_K, TOKENS),
+        (ICE_F32, ICE_MODE_ACCELERATED, 1200),
+        (ICE_F16, ICE_MODE_ACCELERATED, 1300),
+        (ICE_BF16, ICE_MODE_AUTO, 1200),
+    ] {
         let mut o = session_options();
         (o.kv_dtype, o.attention.mode, o.attention.top_k) = (dtype, mode, 4);
+        (o.capacity, o.dense_below) = (tokens, if mode == ICE_MODE_AUTO { 256 } else { 0 });
         let need = sizes(|b, a, e| unsafe { ice_session_required(&o, b, a, e) });
         let (s, region) =
             build("ice_session_new_in", need, |mem, n, out, e| unsafe { ice_session_new_in(mem, n, &o, out, e) });
         let twin = new_session(&o);
-        for (n, seed) in [(10, 50), (TOKENS - 10, 60)] {
+        for (n, seed) in [(10, 50), (tokens - 10, 60)] {
             append(s, n, seed);
             append(twin, n, seed);
         }
@@ -174,9 +182,9 @@ fn session_and_its_work() {
         unsafe {
             for t in [s, twin] {
                 status(ICE_OK, ice_session_remove_range(t, 3, 6));
-                status(ICE_OK, ice_session_truncate(t, 15));
+                status(ICE_OK, ice_session_truncate(t, tokens / 2 + 3));
             }
-            assert_eq!(ice_session_len(s), 15);
+            assert_eq!(ice_session_len(s), tokens / 2 + 3);
             assert_eq!(attended(s), attended(twin));
             work(s);
             let mut r = memory();
@@ -224,7 +232,7 @@ unsafe fn work(s: *const ice_session) {
 
 #[test]
 fn attention_work() {
-    for mode in [ICE_MODE_AUTO, ICE_MODE_EXACT, ICE_MODE_TOP_K] {
+    for mode in [ICE_MODE_AUTO, ICE_MODE_EXACT, ICE_MODE_ACCELERATED, ICE_MODE_TOP_K] {
         let mut want = Heads::new();
         let mut d = want.desc();
         (d.options.mode, d.options.top_k, d.mask.kind) = (mode, 3, ICE_MASK_CAUSAL);

@@ -70,13 +70,20 @@ fn shared_queries() {
 
 #[test]
 fn partitioned_session() {
-    for (mode, nth) in [(ICE_MODE_EXACT, 2), (ICE_MODE_EXACT, 5), (ICE_MODE_TOP_K, 2), (ICE_MODE_TOP_K, 3)] {
+    for (mode, nth, size) in [
+        (ICE_MODE_EXACT, 2, 1),
+        (ICE_MODE_EXACT, 5, 1),
+        (ICE_MODE_TOP_K, 2, 1),
+        (ICE_MODE_TOP_K, 3, 1),
+        (ICE_MODE_ACCELERATED, 2, 60),
+        (ICE_MODE_ACCELERATED, 5, 60),
+    ] {
         let mut o = session_options();
-        (o.attention.mode, o.attention.top_k) = (mode, 4);
+        (o.attention.mode, o.attention.top_k, o.capacity) = (mode, 4, size * TOKENS);
         let (one, many) = (new_session(&o), new_session(&o));
         let shared = Across(many);
         for (round, n) in [9, 1, 5].into_iter().enumerate() {
-            let seed = 80 + 10 * round as u64;
+            let (n, seed) = (n * size, 80 + 10 * round as u64);
             append(one, n, seed);
             let (k, v) = tokens(n, seed);
             thread::scope(|scope| {

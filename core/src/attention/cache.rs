@@ -1,10 +1,12 @@
-//! Keys and values of one KV head, in token order, with their index in top-k mode.
+//! Keys and values of one KV head, in token order, with their index in top-k mode and their cells in accelerated mode.
 
 use super::SessionOptions;
 use super::head_topk::index_options;
+use crate::cells::{Cells, SEGMENT};
 use crate::dci::Index;
 use crate::error::{Error, Result, Status, reserved};
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
+use crate::simd::Isa;
 use half::{bf16, f16};
 
 /// Rows in their storage type.
@@ -93,6 +95,9 @@ pub struct HeadCache {
     values: Store,
     /// Token t has id t.
     index: Option<Index>,
+    /// Segments of tokens 0, SEGMENT, 2 SEGMENT.. however they were appended.
+    cells: Option<Cells>,
+    isa: Isa,
     published: usize,
     pending: usize,
     failed: Option<Error>,
@@ -110,6 +115,10 @@ impl HeadCache {
         if o.has_index() {
             Index::plan(&index_options(&o.attention, o.dim_k, o.capacity), plan)?;
         }
+        if o.has_cells() {
+            Cells::plan(plan, o.dim_k, o.dim_v, o.capacity);
+            Cells::plan_staged(plan, o.dim_k);
+        }
         Ok(())
     }
 
@@ -117,6 +126,10 @@ impl HeadCache {
     pub(super) fn new_in(o: &SessionOptions, memory: &Memory) -> Result<Self> {
         let index = match o.has_index() {
             true => Some(Index::new_in(&index_options(&o.attention, o.dim_k, o.capacity), memory)?),
+            false => None,
+        };
+        let cells = match o.has_cells() {
+            true => Some(Cells::new_in(memory, o.dim_k, o.dim_v, o.capacity)?.staged(memory)?),
             false => None,
         };
         Ok(HeadCache {
@@ -127,6 +140,8 @@ impl HeadCache {
             keys: Store::new(memory, o.kv_dtype, o.capacity.saturating_mul(o.dim_k))?,
             values: Store::new(memory, o.kv_dtype, o.capacity.saturating_mul(o.dim_v))?,
             index,
+            cells,
+            isa: o.isa(),
             published: 0,
             pending: 0,
             failed: None,
@@ -169,7 +184,10 @@ impl HeadCache {
         }
         let result = self.store(k, v, from);
         match result {
-            Ok(()) => self.pending += n,
+            Ok(()) => {
+                self.pending += n;
+                self.build();
+            }
             Err(_) => self.cut(from),
         }
         result
@@ -181,6 +199,21 @@ impl HeadCache {
             self.push_token(from + i, read).map_err(|e| e.row(i))?;
         }
         Ok(())
+    }
+
+    /// Builds the cells of the segments that have become complete.
+    fn build(&mut self) {
+        let HeadCache { cells, keys, values, dim_k, dim_v, isa, .. } = self;
+        let Some(cells) = cells else { return };
+        let n = self.published + self.pending;
+        let (keys, values) = (keys.rows(n, *dim_k), values.rows(n, *dim_v));
+        let mut ids = [0; SEGMENT];
+        for at in cells.built()..n / SEGMENT {
+            for (i, id) in ids.iter_mut().enumerate() {
+                *id = (at * SEGMENT + i) as u32;
+            }
+            cells.push(*isa, &keys, &values, &ids);
+        }
     }
 
     /// Appends one token at position `at`; `read(is_value, row)` fills its key and its value.
@@ -220,10 +253,11 @@ impl HeadCache {
             })?;
             self.pending += 1;
         }
+        self.build();
         Ok(finite)
     }
 
-    /// Drops everything from token `len` on.
+    /// Drops everything from token `len` on; cells are the caller's to cut.
     fn cut(&mut self, len: usize) {
         self.keys.truncate(len * self.dim_k);
         self.values.truncate(len * self.dim_v);
@@ -242,6 +276,9 @@ impl HeadCache {
     /// Takes back what was not published; returns the failure, if there was one.
     pub(super) fn roll_back(&mut self) -> Option<Error> {
         self.cut(self.published);
+        if let Some(cells) = &mut self.cells {
+            cells.roll_back();
+        }
         self.pending = 0;
         self.failed.take()
     }
@@ -253,15 +290,31 @@ impl HeadCache {
     pub(super) fn publish(&mut self) {
         self.published += self.pending;
         self.pending = 0;
+        if let Some(cells) = &mut self.cells {
+            cells.publish();
+        }
     }
 
     pub(super) fn truncate(&mut self, len: usize) {
+        self.cut_cells(len);
         self.cut(len);
         self.published = len;
     }
 
-    /// Removes tokens `begin..end`; later ones move down and are indexed under their new numbers.
+    /// Drops the segments that are not whole below token `len`.
+    fn cut_cells(&mut self, len: usize) {
+        if let Some(cells) = &mut self.cells {
+            cells.truncate(self.isa, &self.keys.rows(self.published, self.dim_k), len / SEGMENT);
+        }
+    }
+
+    /// Removes tokens `begin..end`; later ones move down and are indexed under their new numbers. Segments from `begin`
+    /// on are built anew.
     pub(super) fn remove_range(&mut self, begin: usize, end: usize) {
+        if begin == end {
+            return;
+        }
+        self.cut_cells(begin);
         self.keys.drain(begin * self.dim_k, end * self.dim_k);
         self.values.drain(begin * self.dim_v, end * self.dim_v);
         let left = self.published - (end - begin);
@@ -275,6 +328,10 @@ impl HeadCache {
             }
         }
         self.published = left;
+        self.build();
+        if let Some(cells) = &mut self.cells {
+            cells.publish();
+        }
     }
 
     pub(super) fn reset(&mut self) {
@@ -286,6 +343,9 @@ impl HeadCache {
         self.largest = [0.0; 2];
         if let Some(index) = &mut self.index {
             index.clear();
+        }
+        if let Some(cells) = &mut self.cells {
+            cells.clear();
         }
     }
 
@@ -300,6 +360,10 @@ impl HeadCache {
     /// Largest magnitudes of a key and a value since the last reset.
     pub(super) fn largest(&self) -> [f32; 2] {
         self.largest
+    }
+
+    pub(super) fn cells(&self) -> Option<&Cells> {
+        self.cells.as_ref()
     }
 
     pub(super) fn index(&self) -> Option<&Index> {

@@ -138,6 +138,11 @@ impl<'a> Masking<'a> {
         }
     }
 
+    /// Whether one of the first `rows` rows sees a run of at least `n` keys.
+    pub(super) fn any_sees(&self, batch: usize, rows: usize, n: usize) -> bool {
+        (0..rows).rev().map(|i| self.visible(batch, i)).any(|v| v.end - v.begin >= n)
+    }
+
     /// Visible keys of a row that are not padding.
     pub fn count(&self, batch: usize, visible: Visible) -> usize {
         match self.keep(batch) {

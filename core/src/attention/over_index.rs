@@ -15,7 +15,7 @@ use crate::mem::{Rows, RowsMut};
 ///
 /// # Errors
 /// `Shape`, `NotFinite` with the row, `Argument`; `NotFound` when a key's id has no row in `values`; `Unsupported` for an
-/// L2 index, threads, or shared query-key mode (whose keys are not the index's). Nothing is written then.
+/// L2 index, accelerated mode, threads, or shared query-key mode (whose keys are not the index's). Nothing is written then.
 #[allow(clippy::too_many_lines)]
 pub fn index_attention(
     index: &Index,
@@ -45,6 +45,9 @@ pub fn index_attention(
     }
     if o.shared_qk {
         return unsupported("flags", "shared query-key mode builds its own keys");
+    }
+    if o.mode == Mode::Accelerated {
+        return unsupported("mode", "an index keeps no cells: accelerated attention takes a call or a session");
     }
     if o.num_threads > 1 {
         return unsupported("num_threads", "one head over an index runs on the caller's thread");

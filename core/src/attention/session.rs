@@ -1,14 +1,17 @@
-//! A session: the KV cache of one layer with its index, for decoders that append tokens and attend with the newest.
+//! A session: the KV cache of one layer with its index or cells, for decoders that append tokens and attend with the newest.
 
+use super::accelerated::{self, Accelerated, Rule};
 use super::cache::HeadCache;
 use super::dense::{Dense, most_pieces};
 use super::head_topk::index_options;
-use super::problem::{AttentionStats, check_finite, check_norms, check_range};
+use super::problem::{AttentionStats, DENSE_BELOW, check_finite, check_norms, check_range};
 use super::retrieve::{Retrieval, query_options};
 use super::{AttentionOptions, Mask, Masking, Mode, Reason, clock, exact};
+use crate::cells::SEGMENT;
 use crate::dci::Scratch;
 use crate::error::{Error, Result, Status};
 use crate::mem::{Dtype, Memory, MemoryReport, Objects, Plan, Tensor, TensorMut};
+use crate::simd::Isa;
 
 /// Shape of a session.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +30,7 @@ pub struct SessionOptions {
     pub kv_dtype: Dtype,
     /// Attention options. `num_threads` and `shared_qk` have no place here: parts are the caller's threads.
     pub attention: AttentionOptions,
-    /// Below this many tokens attention is exact whatever the mode.
+    /// Below this many tokens attention is exact whatever the mode; 0 = no such limit, in auto mode 2048.
     pub dense_below: usize,
 }
 
@@ -35,6 +38,23 @@ impl SessionOptions {
     /// Whether the heads keep an index.
     pub(super) fn has_index(&self) -> bool {
         self.attention.mode == Mode::TopK
+    }
+
+    /// Tokens from which on something else than exact attention may run.
+    fn least(&self) -> usize {
+        match (self.dense_below, self.attention.mode) {
+            (0, Mode::Auto) => DENSE_BELOW,
+            (n, _) => n,
+        }
+    }
+
+    /// Whether the heads keep cells: where there may once be a complete segment to use.
+    pub(super) fn has_cells(&self) -> bool {
+        matches!(self.attention.mode, Mode::Accelerated | Mode::Auto) && self.capacity >= self.least().max(SEGMENT)
+    }
+
+    pub(super) fn isa(&self) -> Isa {
+        self.attention.isa.unwrap_or_else(Isa::best)
     }
 
     /// Checks the ranges; attention options keep their zeros except for those that size the index.
@@ -74,7 +94,7 @@ impl SessionOptions {
     }
 }
 
-/// KV cache with its index. Tokens are appended by KV head and published by [`commit`](Session::commit); rows attend to
+/// KV cache with its index or cells. Tokens are appended by KV head and published by [`commit`](Session::commit); rows attend to
 /// published tokens.
 ///
 /// Thread class: `attend` may run from several threads at once; appends to disjoint heads too; everything else is
@@ -201,7 +221,7 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps the first `len` tokens.
+    /// Keeps the first `len` tokens. O(tokens removed), with cells O(tokens kept) when a complete segment goes.
     ///
     /// # Errors
     /// `Argument` beyond the length; `State` between append and commit.
@@ -215,7 +235,8 @@ impl Session {
         Ok(())
     }
 
-    /// Removes tokens `begin..end`; later tokens move down to new positions (their keys stay as they are). O(tokens moved).
+    /// Removes tokens `begin..end`; later tokens move down to new positions (their keys stay as they are). O(tokens moved),
+    /// with cells as [`truncate`](Session::truncate) before.
     ///
     /// # Errors
     /// `Argument` for a range that is not inside the session; `State` between append and commit.
@@ -235,14 +256,18 @@ impl Session {
         self.len = 0;
     }
 
-    /// Mode for the present length.
-    fn mode(&self) -> (Mode, Reason) {
+    /// Mode for the present length and these rows.
+    fn mode(&self, masking: &Masking<'_>, rows: usize) -> (Mode, Reason) {
         let o = &self.options;
+        let short = self.len < o.least();
         match o.attention.mode {
-            Mode::TopK if self.len < o.dense_below || self.top_k() >= self.len => (Mode::Exact, Reason::Short),
+            Mode::TopK if short || self.top_k() >= self.len => (Mode::Exact, Reason::Short),
             Mode::TopK => (Mode::TopK, Reason::Requested),
-            Mode::Auto => (Mode::Exact, Reason::OnlyWay),
-            _ => (Mode::Exact, Reason::Requested),
+            Mode::Accelerated | Mode::Auto if short || !o.has_cells() => (Mode::Exact, Reason::Short),
+            Mode::Accelerated => (Mode::Accelerated, Reason::Requested),
+            Mode::Auto if !masking.any_sees(0, rows, o.least().max(SEGMENT)) => (Mode::Exact, Reason::Short),
+            Mode::Auto => (Mode::Accelerated, Reason::Cheaper),
+            Mode::Exact => (Mode::Exact, Reason::Requested),
         }
     }
 
@@ -261,14 +286,29 @@ impl Session {
     pub fn work_plan(&self, plan: &mut Plan) -> Result<()> {
         let o = &self.options;
         Memory::plan(plan);
-        exact::plan(plan, o.dim_k, o.dim_v, exact::ROW_BLOCK);
+        let mut most = Plan::new();
+        exact::plan(&mut most, o.dim_k, o.dim_v, exact::ROW_BLOCK);
         if o.attention.uses_fixed_scores(exact::ROW_BLOCK) {
-            exact::plan_fixed_scores(plan, o.dim_k, o.dim_v);
+            exact::plan_fixed_scores(&mut most, o.dim_k, o.dim_v);
         }
         if o.has_index() {
-            Scratch::plan_new(&index_options(&o.attention, o.dim_k, o.capacity), plan)?;
+            Scratch::plan_new(&index_options(&o.attention, o.dim_k, o.capacity), &mut most)?;
         }
+        if o.has_cells() {
+            // A call of few rows takes other memory than one of many.
+            for rows in [1, exact::ROW_BLOCK] {
+                let mut form = Plan::new();
+                accelerated::Work::plan(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity);
+                most = most.or(form);
+            }
+        }
+        plan.add_plan(&most, 1);
         Ok(())
+    }
+
+    /// Query heads of a KV head.
+    fn group(&self) -> usize {
+        self.options.heads_q / self.options.heads_kv
     }
 
     /// Part `ith` of `nth` of attending `rows` query rows to the published tokens: `q [1, heads_q, rows, dim_k]`,
@@ -321,7 +361,7 @@ impl Session {
         };
         let a = &o.attention;
         let masking = Masking::new(mask, a.window, a.sinks, [1, o.heads_q, rows, self.len], a.trusted)?;
-        let (mode, reason) = self.mode();
+        let (mode, reason) = self.mode(&masking, rows);
         if !a.trusted {
             check_finite(&q, "q")?;
             let largest = self.heads.iter().map(HeadCache::largest);
@@ -333,6 +373,11 @@ impl Session {
         }
         let mut stats = AttentionStats::new(mode, reason);
         let start = clock::now();
+        if mode == Mode::Accelerated {
+            self.accelerate(q, &masking, out, lse, work, [ith, nth], &mut stats)?;
+            stats.attend_seconds = clock::since(start);
+            return Ok(stats);
+        }
         let mut exact_work = exact::Work::new_in(work, o.dim_k, o.dim_v, rows)?;
         if a.uses_fixed_scores(rows) {
             exact_work = exact_work.with_fixed_scores(work)?;
@@ -353,7 +398,7 @@ impl Session {
                 scale: a.scale,
                 softcap: a.softcap,
                 shared_qk: false,
-                isa: self.isa(),
+                isa: o.isa(),
             };
             let pairs = dense.run(&mut exact_work, ith, nth);
             stats.score_error = exact_work.score_error() * a.scale;
@@ -408,7 +453,42 @@ impl Session {
         }
     }
 
-    fn isa(&self) -> crate::simd::Isa {
-        self.options.attention.isa.unwrap_or_else(crate::simd::Isa::best)
+    /// One part in accelerated mode.
+    fn accelerate(
+        &self,
+        q: Tensor<'_>,
+        masking: &Masking<'_>,
+        out: &TensorMut<'_>,
+        lse: Option<&TensorMut<'_>>,
+        work: &Memory,
+        [ith, nth]: [usize; 2],
+        stats: &mut AttentionStats,
+    ) -> Result<()> {
+        let o = &self.options;
+        let auto = o.attention.mode == Mode::Auto;
+        let mut work = accelerated::Work::new_in(work, o.dim_k, o.dim_v, self.group(), q.shape()[2], self.len)?;
+        let all = Accelerated {
+            q,
+            kv: |_, head: usize| {
+                let head = &self.heads[head];
+                (head.keys(), head.values(), head.cells().unwrap_or_else(|| unreachable!("every head has cells")))
+            },
+            keys: self.len,
+            heads_kv: o.heads_kv,
+            out,
+            lse,
+            masking,
+            scale: o.attention.scale,
+            softcap: o.attention.softcap,
+            rule: Rule::new(o.attention.tolerance, auto),
+            isa: o.isa(),
+        };
+        all.run(&mut work, ith, nth, stats, &mut None);
+        if auto && stats.rows > 0 && stats.pairs == stats.pairs_dense {
+            // Cells know nothing of biases: only segments where those are zero can be estimated.
+            let biased = masking.bias(0, 0).is_some();
+            (stats.mode, stats.reason) = (Mode::Exact, if biased { Reason::OnlyWay } else { Reason::Diffuse });
+        }
+        Ok(())
     }
 }

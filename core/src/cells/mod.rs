@@ -26,6 +26,11 @@ const FIT: usize = 1024 / SEGMENT;
 /// Segments whose nodes share a block.
 pub const ROOT: usize = BLOCK / NODES;
 
+/// Elements of a matrix of moments; more than memory holds where that leaves the address space.
+fn moment_len(dim_k: usize) -> usize {
+    dim_k.saturating_mul(dim_k.next_multiple_of(BLOCK))
+}
+
 /// Block of vectors, transposed, with their values and what is known of the keys below.
 struct Level {
     /// Means of keys `[block][dim_k][BLOCK]`.
@@ -49,7 +54,7 @@ impl Level {
         for _ in 0..3 {
             Buf::<f32>::plan(plan, blocks * BLOCK);
         }
-        Buf::<f32>::plan(plan, dim_k * dim_k.next_multiple_of(BLOCK));
+        Buf::<f32>::plan(plan, moment_len(dim_k));
     }
 
     fn new(memory: &Memory, blocks: usize, dim_k: usize, stride: usize) -> Result<Self> {
@@ -59,7 +64,7 @@ impl Level {
             spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             reach: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             value_spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
-            moment: Buf::filled(memory, dim_k * dim_k.next_multiple_of(BLOCK), 0.0)?,
+            moment: Buf::filled(memory, moment_len(dim_k), 0.0)?,
         })
     }
 
@@ -96,6 +101,10 @@ pub struct Cells {
     stride: usize,
     capacity: usize,
     segments: usize,
+    /// Segments with those that wait for [`publish`](Cells::publish).
+    built: usize,
+    /// Moments of the published segments, where others may wait: those of the levels hold all.
+    shown: Option<[Buf<f32>; 2]>,
     /// Keys by cell: rows of the matrices the segments were built from, `[segment][SEGMENT]`.
     ids: Buf<u32>,
     /// Smallest and largest row of every segment.
@@ -134,6 +143,8 @@ impl Cells {
             stride,
             capacity: segments,
             segments: 0,
+            built: 0,
+            shown: None,
             ids: Buf::filled(memory, segments * SEGMENT, 0)?,
             range: Buf::filled(memory, segments, [0; 2])?,
             leaves: Level::new(memory, segments * NODES, dim_k, stride)?,
@@ -141,6 +152,47 @@ impl Cells {
             coords: Coords::new(memory, dim_k, segments * LEAVES)?,
             bench: Bench::new(memory, dim_k, dim_v)?,
         })
+    }
+
+    /// Adds what [`staged`](Cells::staged) takes to a plan.
+    pub fn plan_staged(plan: &mut Plan, dim_k: usize) {
+        (0..2).for_each(|_| Buf::<f32>::plan(plan, moment_len(dim_k)));
+    }
+
+    /// From now on segments are seen only after [`publish`](Cells::publish), so that they can be built ahead.
+    ///
+    /// # Errors
+    /// `NoMemory`, `Budget`.
+    pub fn staged(mut self, memory: &Memory) -> Result<Self> {
+        let moment = || Buf::filled(memory, moment_len(self.dim_k), 0.0);
+        self.shown = Some([moment()?, moment()?]);
+        Ok(self)
+    }
+
+    /// Shows the segments that wait.
+    pub fn publish(&mut self) {
+        if let Some([leaves, nodes]) = self.shown.as_mut().filter(|_| self.segments != self.built) {
+            leaves.copy_from_slice(&self.leaves.moment);
+            nodes.copy_from_slice(&self.nodes.moment);
+        }
+        self.segments = self.built;
+    }
+
+    /// Forgets the segments that wait, as if they had never been there.
+    pub fn roll_back(&mut self) {
+        if let Some([leaves, nodes]) = self.shown.as_ref().filter(|_| self.segments != self.built) {
+            self.leaves.moment.copy_from_slice(leaves);
+            self.nodes.moment.copy_from_slice(nodes);
+        }
+        self.built = self.segments;
+        if self.built < FIT {
+            self.coords.forget();
+        }
+    }
+
+    /// Segments with those that wait for [`publish`](Cells::publish).
+    pub fn built(&self) -> usize {
+        self.built
     }
 
     /// Complete segments.
@@ -153,42 +205,52 @@ impl Cells {
     /// # Panics
     /// If the shapes do not fit or there is no room.
     pub fn push(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, ids: &[u32]) {
-        assert!(ids.len() == SEGMENT && self.segments < self.capacity);
+        assert!(ids.len() == SEGMENT && self.built < self.capacity);
         assert!(keys.cols() == self.dim_k && values.cols() == self.dim_v);
-        let at = self.segments;
+        let at = self.built;
         self.range[at] = [ids[0], ids[SEGMENT - 1]];
         self.bench.split(isa, keys, ids, &mut self.ids[at * SEGMENT..][..SEGMENT]);
         self.bench.describe_keys(isa, at, &mut self.leaves, &mut self.nodes);
-        self.segments += 1;
+        self.built += 1;
         if self.coords.is_fitted() {
             self.bench.coords(isa, at, &self.leaves, &self.nodes, &mut self.coords);
         }
         self.bench.describe_values(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
-        if !self.coords.is_fitted() && self.segments == FIT {
+        if !self.coords.is_fitted() && self.built == FIT {
             self.coords.fit(&self.leaves.moment, self.dim_k);
-            for at in 0..self.segments {
+            for at in 0..self.built {
                 let ids = &self.ids[at * SEGMENT..][..SEGMENT];
                 self.bench.reload(isa, keys, ids);
                 self.bench.coords(isa, at, &self.leaves, &self.nodes, &mut self.coords);
             }
         }
+        if self.shown.is_none() {
+            self.segments = self.built;
+        }
     }
 
     /// Forgets all segments.
     pub fn clear(&mut self) {
-        self.segments = 0;
+        self.built = 0;
         self.coords.forget();
         self.leaves.moment.fill(0.0);
         self.nodes.moment.fill(0.0);
+        self.show_all();
+    }
+
+    /// Publishes, whatever was there before.
+    fn show_all(&mut self) {
+        self.segments = usize::MAX;
+        self.publish();
     }
 
     /// Keeps the first `segments` segments of cells that were built from rows `0, 1, 2..` of `keys`, as if the others had
-    /// never been there. O(keys kept).
+    /// never been there, and publishes them. O(keys kept).
     pub fn truncate(&mut self, isa: Isa, keys: &Rows<'_>, segments: usize) {
-        if segments >= self.segments {
+        if segments >= self.built {
             return;
         }
-        self.segments = segments;
+        self.built = segments;
         if segments < FIT {
             self.coords.forget();
         }
@@ -198,6 +260,7 @@ impl Cells {
             let ids = &self.ids[at * SEGMENT..][..SEGMENT];
             self.bench.moments(isa, keys, at, ids, &mut self.leaves, &mut self.nodes);
         }
+        self.show_all();
     }
 
     /// First and last row of a segment.
@@ -212,7 +275,7 @@ impl Cells {
 
     /// Coordinates of the cells' keys along directions fitted to the head, if there are enough keys for that.
     pub(crate) fn coords(&self) -> Option<&Coords> {
-        self.coords.is_fitted().then_some(&self.coords)
+        (self.coords.is_fitted() && self.segments >= FIT).then_some(&self.coords)
     }
 
     fn block<'a>(&self, level: &'a Level, at: usize) -> Block<'a> {
@@ -238,6 +301,9 @@ impl Cells {
 
     /// Sums of outer products of residuals within cells and within nodes, `[dim_k][dim_k rounded up to a block]`.
     pub(crate) fn moments(&self) -> [&[f32]; 2] {
-        [&self.leaves.moment, &self.nodes.moment]
+        match &self.shown {
+            Some([leaves, nodes]) => [leaves, nodes],
+            None => [&self.leaves.moment, &self.nodes.moment],
+        }
     }
 }

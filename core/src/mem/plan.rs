@@ -61,6 +61,11 @@ impl Plan {
         }
     }
 
+    /// The larger of two plans, for memory that serves either.
+    pub fn or(self, other: Plan) -> Plan {
+        Plan { bytes: self.bytes.max(other.bytes), overflow: self.overflow || other.overflow }
+    }
+
     /// The total.
     ///
     /// # Errors

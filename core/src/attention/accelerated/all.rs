@@ -10,6 +10,9 @@ use crate::cells::{BLOCK, Cells, SEGMENT};
 use crate::mem::{Rows, Tensor, TensorMut};
 use crate::simd::Isa;
 
+/// Blocks that share one prediction.
+const LED: usize = 8;
+
 /// All heads of a problem; `kv` gives keys, values and cells of a (batch, KV head).
 pub(crate) struct Accelerated<'a, F> {
     pub(crate) q: Tensor<'a>,
@@ -45,16 +48,17 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         ith: usize,
         nth: usize,
         stats: &mut AttentionStats,
-        watch: &mut Option<&mut dyn FnMut(usize, usize, &[u32])>,
+        watch: &mut Option<super::Watch<'_>>,
     ) {
         let [_, heads, rows, dim_k] = self.q.shape();
         let group = heads / self.heads_kv;
         let (dim_v, keys) = (self.out.shape()[3], self.keys);
         let step = rows_of([dim_k, dim_v], group, rows, keys);
         let blocks = rows.div_ceil(step);
+        let mut verdict = None;
         for piece in (ith..most_pieces(self.q.shape(), self.heads_kv, dim_v, keys)).step_by(nth) {
             // The last blocks of a causal head are the longest: hand them out first.
-            let begin = (blocks - 1 - piece % blocks) * step;
+            let block = blocks - 1 - piece % blocks;
             let (batch, head_kv) = (piece / blocks / self.heads_kv, piece / blocks % self.heads_kv);
             let (k, v, cells) = (self.kv)(batch, head_kv);
             let head = Head {
@@ -68,54 +72,88 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                 softcap: self.softcap,
                 shared_qk: false,
             };
-            let n = (rows - begin).min(step);
-            let (isa, rule) = (self.isa, &self.rule);
-            let block = RowBlock { isa, rule, q: &self.q, head: &head, group, cells, begin, n };
+            let (isa, rule, q) = (self.isa, &self.rule, &self.q);
+            let rows_at = |block: usize| {
+                let begin = block * step;
+                RowBlock { isa, rule, q, head: &head, group, cells, begin, n: (rows - begin).min(step) }
+            };
+            // One block speaks for its neighbours, whoever attends them.
+            let leader = (block / LED * LED + LED - 1).min(blocks - 1);
+            let dense = match verdict {
+                Some((of, dense)) if of == (batch, head_kv, leader) => dense,
+                _ => self.prefers_dense(&rows_at(leader), work),
+            };
+            verdict = Some(((batch, head_kv, leader), dense));
+            let b = rows_at(block);
             match watch {
                 Some(watch) => {
                     let mut each = |r: u16, ids: &[u32]| {
-                        let (h, i) = (r as usize / n, r as usize % n);
-                        watch(head.head + h, begin + i, ids);
+                        let (h, i) = (r as usize / b.n, r as usize % b.n);
+                        watch(head.head + h, b.begin + i, ids);
                     };
-                    self.block(&block, work, stats, &mut Some(&mut each));
+                    self.block(&b, dense, work, stats, &mut Some(&mut each));
                 }
-                None => self.block(&block, work, stats, &mut None),
+                None => self.block(&b, dense, work, stats, &mut None),
             }
         }
     }
 
-    fn block(&self, b: &RowBlock<'_>, work: &mut Work, stats: &mut AttentionStats, watch: &mut Option<Watch<'_>>) {
-        let queries = b.queries();
+    /// Whether a block is predicted to be cheaper or safer to attend exactly. A few rows do not pay for a prediction.
+    fn prefers_dense(&self, b: &RowBlock<'_>, work: &mut Work) -> bool {
+        if b.is_few(work) || self.rule.never_dense() {
+            return false;
+        }
         let usable = b.find_usable(work);
+        if usable == 0 {
+            return false;
+        }
+        b.prepare(work, usable);
+        let (cost, error) = b.rehearse(work);
+        let pairs = (usable * SEGMENT * b.queries()) as f64;
+        error > f64::from(self.rule.error) || cost * f64::from(self.rule.caution) > pairs
+    }
+
+    fn block(
+        &self,
+        b: &RowBlock<'_>,
+        dense: bool,
+        work: &mut Work,
+        stats: &mut AttentionStats,
+        watch: &mut Option<Watch<'_>>,
+    ) {
+        let queries = b.queries();
         let mut seen = 0;
         for i in 0..b.n {
             seen += b.head.masking.count(b.head.batch, b.head.masking.visible(b.head.batch, b.begin + i)) as u64;
         }
         let seen = seen * b.group as u64;
-        let inside = (usable * SEGMENT * queries) as u64;
         stats.pairs_dense += seen;
-        stats.pairs += seen - inside;
+        let usable = if dense { 0 } else { b.find_usable(work) };
         if usable == 0 {
+            stats.pairs += seen;
             return self.exact(b, work);
         }
-        b.attend_rest(work);
-        b.clear(work);
-        {
-            b.load(work);
-            b.total(work);
-            b.set_limits(work, usable * SEGMENT);
-            if b.prefers_dense(work, inside as f64) {
-                b.attend_usable(work);
-                stats.pairs += inside;
-            } else {
-                let done = b.walk(work, watch);
-                stats.cells_opened += done.cells;
-                stats.pairs += done.cells * BLOCK as u64;
-            }
+        b.prepare(work, usable);
+        let doubtful = b.is_few(work) && self.rule.error < f32::INFINITY;
+        let done = b.walk(work, doubtful, watch);
+        if doubtful && b.predicted_error(work, queries) > f64::from(self.rule.error) {
+            stats.pairs += seen;
+            return self.exact(b, work);
         }
-        let mass = self.finish(b, work);
-        let rows = queries as u64;
-        stats.add(&AttentionStats { rows, estimated_mass: mass / queries as f32, ..AttentionStats::new(stats.mode, stats.reason) });
+        stats.pairs += seen - (usable * SEGMENT * queries) as u64 + done.cells * BLOCK as u64;
+        stats.cells_opened += done.cells;
+        let share = self.finish(b, work) / queries as f32;
+        let part = AttentionStats::new(stats.mode, stats.reason);
+        stats.add(&AttentionStats { rows: queries as u64, estimated_mass: share, ..part });
+    }
+
+    /// A row whose weights left the range of f32: a key beyond everything that the means let expect.
+    fn exact_row(&self, b: &RowBlock<'_>, h: usize, i: usize, work: &mut Work) {
+        let head = b.each(h);
+        let mut out = self.out.rows(head.batch, head.head, b.begin + i, 1);
+        let mut lse = self.lse.map(|t| t.rows(head.batch, head.head, b.begin + i, 1));
+        let lse = lse.as_mut().and_then(|r| r.as_slice());
+        exact::attend(b.isa, &head, b.begin + i, 1, &mut out, lse, &mut work.dense);
     }
 
     /// Rows that no cells can serve.
@@ -139,6 +177,10 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             let mut lse = lse.as_mut().and_then(|r| r.as_slice());
             for i in 0..b.n {
                 let r = h * b.n + i;
+                if work.lost[r] {
+                    self.exact_row(b, h, i, work);
+                    continue;
+                }
                 let of = |x: &[f32]| x[r * BLOCK..][..BLOCK].iter().sum::<f32>();
                 let estimated = of(&work.estimated) - work.light[r];
                 let total = work.dense_sum[r] + of(&work.exact) + estimated;

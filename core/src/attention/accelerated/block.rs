@@ -313,45 +313,34 @@ impl RowBlock<'_> {
         })
     }
 
-    /// Exact sums over everything but the usable segments.
-    pub(super) fn attend_rest(&self, work: &mut Work) {
-        let ranges = core::mem::replace(&mut work.ranges, Buf::new(work.q.memory()));
-        self.attend_dense(work, &ranges, true);
-        work.ranges = ranges;
+    /// Whether the rows are so few that the dense kernels take them another way.
+    pub(super) fn is_few(&self, work: &Work) -> bool {
+        self.n <= FEW && work.sizes.few
     }
 
-    /// Exact sums over the usable segments, added to what is there.
-    pub(super) fn attend_usable(&self, work: &mut Work) {
-        work.ranges.clear();
-        for segment in (0..self.cells.segments()).filter(|&s| work.usable[s] == 1) {
-            let [low, high] = self.cells.range(segment);
-            match work.ranges.last_mut() {
-                Some(last) if last.end == low => last.end = high + 1,
-                // As many as segments fit.
-                _ => crate::error::reserved(work.ranges.push(Span { begin: low, end: high + 1 })),
-            }
-        }
+    /// Everything before the walk: exact sums over what is not in the `usable` segments, queries, estimates, limits.
+    pub(super) fn prepare(&self, work: &mut Work, usable: usize) {
         let ranges = core::mem::replace(&mut work.ranges, Buf::new(work.q.memory()));
-        self.attend_dense(work, &ranges, false);
+        self.attend_dense(work, &ranges);
         work.ranges = ranges;
-        for i in 0..self.queries() {
-            work.reference[i] = work.dense_max[i];
-        }
+        self.clear(work);
+        self.load(work);
+        self.total(work);
+        self.set_limits(work, usable * SEGMENT);
     }
 
     /// Nothing summed yet, beside the dense part.
-    pub(super) fn clear(&self, work: &mut Work) {
+    fn clear(&self, work: &mut Work) {
         let n = self.queries();
         work.light[..n].fill(0.0);
         work.lost[..n].fill(false);
         work.exact[..n * BLOCK].fill(0.0);
         work.estimated[..n * BLOCK].fill(0.0);
-        work.reference[..n].copy_from_slice(&work.dense_max[..n]);
     }
 
-    /// Exact sums over `ranges`, merged into the dense part of every row (`first`: written).
-    fn attend_dense(&self, work: &mut Work, ranges: &[Span], first: bool) {
-        if self.n <= FEW && work.sizes.few {
+    /// Exact sums over `ranges` as the dense part of every row.
+    fn attend_dense(&self, work: &mut Work, ranges: &[Span]) {
+        if self.is_few(work) {
             let most = (MOST / self.n).max(1);
             for h in (0..self.group).step_by(most) {
                 let heads = (self.group - h).min(most);
@@ -359,7 +348,7 @@ impl RowBlock<'_> {
                 let head = self.each(h);
                 few::attend_group_ranges(self.isa, &head, heads, self.q, run, self.n, ranges, &mut work.dense);
                 for r in 0..heads * self.n {
-                    self.take(work, &head, h * self.n + r, r, first);
+                    self.take(work, &head, h * self.n + r, r);
                 }
             }
             return;
@@ -371,31 +360,22 @@ impl RowBlock<'_> {
                 let run = Queries::Run(self.begin + begin);
                 exact::attend_ranges(self.isa, &head, run, n, ranges, &mut work.dense);
                 for r in 0..n {
-                    self.take(work, &head, h * self.n + begin + r, r, first);
+                    self.take(work, &head, h * self.n + begin + r, r);
                 }
             }
         }
     }
 
     /// Takes row `r` of the dense work memory as query `i`.
-    fn take(&self, work: &mut Work, head: &Head<'_>, i: usize, r: usize, first: bool) {
+    fn take(&self, work: &mut Work, head: &Head<'_>, i: usize, r: usize) {
         let Work { sizes, dense, sums, dense_max, dense_sum, .. } = work;
         let (max, sum, values) = dense.partial(head, r);
-        let to = &mut sums[i * sizes.stride..][..sizes.dim_v];
-        if first {
-            to.copy_from_slice(values);
-            (dense_max[i], dense_sum[i]) = (max, sum);
-        } else if sum > 0.0 {
-            let top = dense_max[i].max(max);
-            let (old, new) = (exp2(dense_max[i] - top), exp2(max - top));
-            self.isa.scale(old, to);
-            self.isa.axpy(new, values, to);
-            (dense_max[i], dense_sum[i]) = (top, dense_sum[i] * old + sum * new);
-        }
+        sums[i * sizes.stride..][..sizes.dim_v].copy_from_slice(values);
+        (dense_max[i], dense_sum[i]) = (max, sum);
     }
 
     /// Queries in the units of the walk.
-    pub(super) fn load(&self, work: &mut Work) {
+    fn load(&self, work: &mut Work) {
         let (d, stride) = (work.sizes.dim_k, work.sizes.q_stride);
         let unit = self.head.scale * core::f32::consts::LOG2_E;
         for h in 0..self.group {
@@ -440,7 +420,7 @@ impl RowBlock<'_> {
 
     /// Reference and thresholds of every row from the dense part and the nodes' running maxima (`scores[1]`) and sums
     /// (`scores[2]`).
-    pub(super) fn set_limits(&self, work: &mut Work, keys: usize) {
+    fn set_limits(&self, work: &mut Work, keys: usize) {
         let needle = self.rule.needle.min(self.rule.outstanding / keys as f32);
         for i in 0..self.queries() {
             let (max, sum) = (&work.scores[1][i * BLOCK..][..BLOCK], &work.scores[2][i * BLOCK..][..BLOCK]);
@@ -458,7 +438,6 @@ impl RowBlock<'_> {
             // From here on the dense part is relative to the same logit as everything else.
             self.isa.scale(dense, &mut work.sums[i * work.sizes.stride..][..work.sizes.dim_v]);
             work.dense_sum[i] *= dense;
-            work.dense_max[i] = top;
         }
     }
 }

@@ -7,8 +7,8 @@ use crate::simd::Isa;
 /// Rows looked at.
 const ROWS: usize = 4;
 
-/// Times the rule's error that the doubt may reach: keys of a cell are alike, so that it is never met in full.
-const SLACK: f64 = 4.0;
+/// Times the rule's error that the doubt may reach.
+const SLACK: f64 = 1.0;
 
 /// Whether the values of keys too light to be weighed one by one cancel, so that no mean can stand for them: the root of
 /// `sum w^2 |v|^2` over these keys, against the output, as in noise. From a few rows of the second half, position and
@@ -51,7 +51,5 @@ pub(super) fn hopeless(isa: Isa, rule: &Rule, head: &Head<'_>, work: &mut Work) 
         light += squares;
         all += f64::from(isa.norm2(out));
     }
-    #[cfg(feature="std")]
-    if std::env::var_os("DBG").is_some() { std::eprintln!("H {}", libm::sqrt(light/all)); }
     libm::sqrt(light) > SLACK * f64::from(rule.error) * libm::sqrt(all)
 }

@@ -21,6 +21,7 @@ mod hope;
 mod rule;
 mod walk;
 
+pub(super) use all::Accelerated;
 pub(super) use block::Work;
 pub use call::Watch;
 pub(super) use call::{MOST_KEYS, call, plan_call};

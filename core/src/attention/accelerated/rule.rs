@@ -45,4 +45,9 @@ impl Rule {
             caution: if fall_back { 1.1 } else { 0.0 },
         }
     }
+
+    /// Whether it takes cells whatever they cost and err.
+    pub(super) fn never_dense(&self) -> bool {
+        self.caution == 0.0 && self.error == f32::INFINITY
+    }
 }

@@ -23,6 +23,9 @@ pub(super) struct Done {
     pub(super) cells: u64,
 }
 
+/// Cells err together more often than a prediction that takes them one by one allows for: by so much on trained heads.
+const TOGETHER: f64 = 3.0;
+
 /// Rows of a list.
 enum From {
     /// All of the block.
@@ -89,19 +92,6 @@ impl RowBlock<'_> {
         }
     }
 
-    /// Whether the rule asks for exact attention where it would take `pairs` query-key pairs.
-    pub(super) fn prefers_dense(&self, work: &mut Work, pairs: f64) -> bool {
-        if self.rule.caution == 0.0 && self.rule.error == f32::INFINITY {
-            return false;
-        }
-        let (cost, error) = self.rehearse(work);
-        // Cells err together more often than the prediction, which takes them one by one, allows for.
-        let error = 3.0 * error;
-        #[cfg(feature="std")]
-        if std::env::var_os("DBG").is_some() { std::eprintln!("R {} {} {}", cost, pairs, error); }
-        error > f64::from(self.rule.error) || cost * f64::from(self.rule.caution) > pairs
-    }
-
     /// What attending by cells costs, in query-key pairs of the dense kernels, and the relative error of the outputs it
     /// leaves, predicted from a few rows that are attended in full and then forgotten.
     pub(super) fn rehearse(&self, work: &mut Work) -> (f64, f64) {
@@ -113,36 +103,47 @@ impl RowBlock<'_> {
             work.kept[at * stride..][..stride].copy_from_slice(&work.sums[i * stride..][..stride]);
             work.doubt[i * BLOCK..][..BLOCK].fill(0.0);
         }
-        let done = self.descend(work, true, &mut None);
+        let done = self.descend(work, true, true, &mut None);
         let rows = work.sample.len();
-        let (mut wrong, mut all) = (0.0, 0.0);
+        let error = self.predicted_error(work, 0);
         for at in 0..rows {
             let i = work.sample[at] as usize;
-            let sums = &mut work.sums[i * stride..][..stride];
-            let total = work.dense_sum[i]
-                + (0..BLOCK).map(|l| work.exact[i * BLOCK + l] + work.estimated[i * BLOCK + l]).sum::<f32>()
-                - work.light[i];
-            let unit = f64::from(1.0 / total);
-            wrong += work.doubt[i * BLOCK..][..BLOCK].iter().map(|&x| f64::from(x)).sum::<f64>() * unit * unit;
-            all += sums.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() * unit * unit;
-            sums.copy_from_slice(&work.kept[at * stride..][..stride]);
+            work.sums[i * stride..][..stride].copy_from_slice(&work.kept[at * stride..][..stride]);
         }
         let roots = self.cells.segments().div_ceil(ROOT) as f64;
         // Measured at 64 elements a key and value: products grow with them, the rest does not.
         let small = 128.0 / (work.sizes.dim_k + work.sizes.dim_v) as f64;
         let lists = 21.0 * done.nodes as f64 + 18.0 * done.cells as f64 + 3.7 * small * done.sifted as f64;
         let pairs = (lists / rows as f64 + 28.0 * roots + 170.0 * small) * self.queries() as f64;
-        self.clear(work);
-        (pairs, libm::sqrt(wrong / all.max(f64::MIN_POSITIVE)))
+        (pairs, error)
     }
 
-    /// All root blocks, for all rows.
-    pub(super) fn walk(&self, work: &mut Work, watch: &mut Option<Watch<'_>>) -> Done {
-        self.descend(work, false, watch)
+    /// Relative error of the outputs of the first `n` queries (0: of the sample), from the doubt about what was estimated.
+    pub(super) fn predicted_error(&self, work: &Work, n: usize) -> f64 {
+        let stride = work.sizes.stride;
+        let rows = if n == 0 { &work.sample[..] } else { &work.every[..n] };
+        let (mut wrong, mut all) = (0.0, 0.0);
+        for &i in rows {
+            let i = i as usize;
+            let of = |x: &[f32]| x[i * BLOCK..][..BLOCK].iter().sum::<f32>();
+            let total = work.dense_sum[i] + of(&work.exact) + of(&work.estimated) - work.light[i];
+            let unit = f64::from(1.0 / total);
+            wrong += f64::from(of(&work.doubt)) * unit * unit;
+            let sums = &work.sums[i * stride..][..work.sizes.dim_v];
+            all += sums.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() * unit * unit;
+        }
+        TOGETHER * libm::sqrt(wrong / all.max(f64::MIN_POSITIVE))
     }
 
-    /// For all rows or those of the sample, of which errors are predicted too.
-    fn descend(&self, work: &mut Work, sample: bool, watch: &mut Option<Watch<'_>>) -> Done {
+    /// All root blocks, for all rows; `doubtful` says that errors are to be predicted.
+    pub(super) fn walk(&self, work: &mut Work, doubtful: bool, watch: &mut Option<Watch<'_>>) -> Done {
+        if doubtful {
+            work.doubt[..self.queries() * BLOCK].fill(0.0);
+        }
+        self.descend(work, false, doubtful, watch)
+    }
+
+    fn descend(&self, work: &mut Work, sample: bool, doubtful: bool, watch: &mut Option<Watch<'_>>) -> Done {
         let n = self.queries();
         let mut done = Done::default();
         for at in 0..self.cells.segments().div_ceil(ROOT) {
@@ -164,12 +165,12 @@ impl RowBlock<'_> {
                 }
                 if work.lists[1].len[lane] > 0 {
                     done.nodes += work.lists[1].len[lane] as u64;
-                    self.node(work, node, lane, sample, &mut done, watch);
+                    self.node(work, node, lane, doubtful, &mut done, watch);
                 }
             }
             let Work { scores, sums, every, sample: few, estimated, doubt, sigma, .. } = work;
             let (rows, total) = (if sample { &**few } else { &every[..n] }, Some(&mut **estimated));
-            if sample {
+            if doubtful {
                 self.isa.run(doubts(&block, 1, &scores[1], rows, &sigma[1], doubt));
             }
             self.isa.run(AddValues { p: &scores[1], values: block.values, rows, out: sums, total });
@@ -208,7 +209,7 @@ impl RowBlock<'_> {
         work: &mut Work,
         node: usize,
         lane: usize,
-        sample: bool,
+        doubtful: bool,
         done: &mut Done,
         watch: &mut Option<Watch<'_>>,
     ) {
@@ -238,7 +239,7 @@ impl RowBlock<'_> {
         let Work { scores, sums, lists, estimated, coarse, settled, sigma, doubt, .. } = work;
         let [cells, nodes, _] = scores;
         let (rows, places) = lists[1].of(lane);
-        if sample {
+        if doubtful {
             self.isa.run(doubts(&block, 0, cells, rows, &sigma[0], doubt));
         }
         let front = self.isa.run(Settle {

@@ -1,0 +1,130 @@
+//! Decoding on captured heads: a session that keeps cells beside one that attends exactly, token by token.
+
+use iceformer_bench::heads::{self, Layer};
+use iceformer_core::attention::{AttentionOptions, Mode, Session, SessionOptions};
+use iceformer_core::mem::{Dtype, Layout, Memory, Plan, Tensor, TensorMut};
+use std::path::PathBuf;
+use std::time::Instant;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// One session and what it cost.
+struct Run {
+    session: Session,
+    work: Layout,
+    out: Vec<f32>,
+    attend: Vec<f64>,
+    append: f64,
+    prompt: f64,
+    pairs: [u64; 2],
+    estimated: f64,
+}
+
+impl Run {
+    fn new(layer: &Layer, mode: Mode, tolerance: f32) -> Outcome<Run> {
+        let session = Session::new(&SessionOptions {
+            heads_q: layer.heads_q,
+            heads_kv: layer.heads_kv,
+            dim_k: layer.dim,
+            dim_v: layer.dim,
+            capacity: layer.rows,
+            kv_dtype: Dtype::F16,
+            attention: AttentionOptions { mode, tolerance, ..AttentionOptions::default() },
+            dense_below: 0,
+        })?;
+        let mut plan = Plan::new();
+        session.work_plan(&mut plan)?;
+        let out = vec![0.0; layer.heads_q * layer.dim];
+        let work = plan.finish()?;
+        Ok(Run { session, work, out, attend: vec![], append: 0.0, prompt: 0.0, pairs: [0; 2], estimated: 0.0 })
+    }
+
+    fn append(&mut self, layer: &Layer, begin: usize, end: usize) -> Outcome<f64> {
+        let (d, heads) = (layer.dim, layer.heads_kv);
+        let part = |x: &[f32]| -> Vec<f32> {
+            x.chunks(layer.rows * d).flat_map(|x| x[begin * d..end * d].iter().copied()).collect()
+        };
+        let (k, v) = (part(&layer.k), part(&layer.v));
+        let start = Instant::now();
+        let shape = [1, heads, end - begin, d];
+        self.session.append(Tensor::new(&k, shape)?, Tensor::new(&v, shape)?)?;
+        self.session.commit()?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    fn step(&mut self, layer: &Layer, at: usize) -> Outcome<()> {
+        self.append += self.append(layer, at, at + 1)?;
+        let d = layer.dim;
+        let q: Vec<f32> = layer.q.chunks(layer.rows * d).flat_map(|x| x[at * d..][..d].iter().copied()).collect();
+        let q = Tensor::new(&q, [1, layer.heads_q, 1, d])?;
+        let out = TensorMut::new(&mut self.out, [1, layer.heads_q, 1, d])?;
+        let memory = Memory::system(self.work.bytes)?;
+        let start = Instant::now();
+        let stats = self.session.attend(q, None, &out, None, &memory, 0, 1)?;
+        self.attend.push(start.elapsed().as_secs_f64());
+        self.pairs[0] += stats.pairs;
+        self.pairs[1] += stats.pairs_dense;
+        self.estimated += f64::from(stats.estimated_mass);
+        Ok(())
+    }
+}
+
+fn median(x: &[f64]) -> f64 {
+    let mut x = x.to_vec();
+    x.sort_by(f64::total_cmp);
+    x.get(x.len() / 2).copied().unwrap_or(0.0)
+}
+
+fn main() -> Outcome<()> {
+    let mut args = std::env::args().skip(1);
+    let (mut path, mut rows, mut steps, mut tolerance) = (heads::bundled(), usize::MAX, 64, 0.05);
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--rows" => rows = value()?.parse()?,
+            "--steps" => steps = value()?.parse()?,
+            "--tolerance" => tolerance = value()?.parse()?,
+            _ => path = PathBuf::from(&arg),
+        }
+    }
+    println!("ms per token, all heads of a layer, keys and values in f16, one thread; prompt: appending it");
+    println!(
+        "{:<6} {:>7} {:>9} {:>9} {:>6} {:>8} {:>8} {:>7} {:>7} {:>9} {:>9}",
+        "layer", "tokens", "exact", "fast", "ratio", "error", "worst", "pairs", "estim", "prompt", "+cells"
+    );
+    for layer in heads::load(&path, rows)? {
+        let (begin, mut errors) = (layer.rows.saturating_sub(steps), Vec::new());
+        let mut runs = [Run::new(&layer, Mode::Exact, 0.0)?, Run::new(&layer, Mode::Accelerated, tolerance)?];
+        for run in &mut runs {
+            run.prompt = run.append(&layer, 0, begin)?;
+        }
+        for at in begin..layer.rows {
+            for run in &mut runs {
+                run.step(&layer, at)?;
+            }
+            let [exact, fast] = &runs;
+            let sum = |f: &dyn Fn(f64, f64) -> f64| -> f64 {
+                exact.out.iter().zip(&fast.out).map(|(&a, &b)| f(f64::from(a), f64::from(b))).sum()
+            };
+            errors.push((sum(&|a, b| (a - b) * (a - b)) / sum(&|a, _| a * a)).sqrt());
+        }
+        let [exact, fast] = &runs;
+        let [slow, quick] = [exact, fast].map(|r| median(&r.attend) * 1e3);
+        let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
+        println!(
+            "{:<6} {:>7} {:>9.3} {:>9.3} {:>6.2} {:>8.4} {:>8.4} {:>7.4} {:>7.4} {:>9.1} {:>9.1}",
+            layer.number,
+            layer.rows,
+            slow,
+            quick,
+            slow / quick,
+            mean,
+            errors.iter().fold(0.0f64, |a, &b| a.max(b)),
+            fast.pairs[0] as f64 / fast.pairs[1] as f64,
+            fast.estimated / errors.len().max(1) as f64,
+            exact.prompt * 1e3,
+            fast.prompt * 1e3,
+        );
+    }
+    Ok(())
+}

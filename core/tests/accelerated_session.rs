@@ -1,0 +1,500 @@
+//! Sessions that keep cells: the bits of one call however they came to their tokens, exact attention where the tolerance
+//! leaves nothing to estimate.
+
+mod common;
+
+use common::{memory, noise};
+use iceformer_core::attention::{
+    AttentionOptions, AttentionStats, Mask, Mode, Problem, Reason, Session, SessionOptions, attention,
+};
+use iceformer_core::mem::{Dtype, Plan, Tensor, TensorMut};
+use iceformer_core::simd::Isa;
+
+/// Keys of a segment, as the library has it.
+const SEGMENT: usize = 256;
+
+/// Tokens by KV head.
+#[derive(Clone)]
+struct Tokens {
+    heads: usize,
+    dims: [usize; 2],
+    k: Vec<Vec<f32>>,
+    v: Vec<Vec<f32>>,
+}
+
+impl Tokens {
+    /// Keys around a few centres that shift slowly, as those of trained models do, and values that go with them.
+    fn new(heads: usize, dims: [usize; 2], n: usize, seed: u64) -> Tokens {
+        let [dim_k, dim_v] = dims;
+        let rows = |h: u64, d: usize, kind: u64, spread: f32| {
+            let centres = noise(24 * d, seed + 100 + 10 * kind + h, 2.0);
+            let mut rows = noise(n * d, seed + 10 * kind + h, spread);
+            for (t, row) in rows.chunks_mut(d).enumerate() {
+                let c = iceformer_core::math::hash(seed + h, t as u64) as usize % 8 + t / 200 % 16;
+                row.iter_mut().zip(&centres[c * d..]).for_each(|(x, c)| *x += c);
+            }
+            rows
+        };
+        Tokens {
+            heads,
+            dims,
+            k: (0..heads as u64).map(|h| rows(h, dim_k, 0, 0.7)).collect(),
+            v: (0..heads as u64).map(|h| rows(h, dim_v, 1, 0.5)).collect(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.k[0].len() / self.dims[0]
+    }
+
+    /// Tokens `begin..end` of all heads, packed.
+    fn part(&self, begin: usize, end: usize) -> [Vec<f32>; 2] {
+        let of = |x: &[Vec<f32>], d: usize| x.iter().flat_map(|x| x[begin * d..end * d].to_vec()).collect();
+        [of(&self.k, self.dims[0]), of(&self.v, self.dims[1])]
+    }
+
+    fn drain(&mut self, begin: usize, end: usize) {
+        for (all, d) in [(&mut self.k, self.dims[0]), (&mut self.v, self.dims[1])] {
+            all.iter_mut().for_each(|x| drop(x.drain(begin * d..end * d)));
+        }
+    }
+
+    fn append(&self, session: &mut Session, begin: usize, end: usize) {
+        let [k, v] = self.part(begin, end);
+        let shape = |d| [1, self.heads, end - begin, d];
+        let k = Tensor::new(&k, shape(self.dims[0])).unwrap();
+        session.append(k, Tensor::new(&v, shape(self.dims[1])).unwrap()).unwrap();
+    }
+
+    /// A session of these tokens, appended and published in chunks.
+    fn session(&self, o: &SessionOptions, chunk: usize) -> Session {
+        let mut session = Session::new_in(o, &memory(0)).unwrap();
+        self.extend(&mut session, chunk);
+        session
+    }
+
+    /// The rest of the tokens.
+    fn extend(&self, session: &mut Session, chunk: usize) {
+        while session.len() < self.len() {
+            let from = session.len();
+            self.append(session, from, (from + chunk).min(self.len()));
+            session.commit().unwrap();
+        }
+    }
+}
+
+fn options(tokens: &Tokens, group: usize, mode: Mode) -> SessionOptions {
+    SessionOptions {
+        heads_q: tokens.heads * group,
+        heads_kv: tokens.heads,
+        dim_k: tokens.dims[0],
+        dim_v: tokens.dims[1],
+        capacity: tokens.len() + 300,
+        kv_dtype: Dtype::F32,
+        attention: AttentionOptions { mode, ..AttentionOptions::default() },
+        dense_below: 0,
+    }
+}
+
+fn with(o: SessionOptions, change: impl Fn(&mut AttentionOptions)) -> SessionOptions {
+    let mut o = o;
+    change(&mut o.attention);
+    o
+}
+
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    out: Vec<f32>,
+    lse: Vec<f32>,
+}
+
+/// All parts, each in exactly the planned work memory.
+fn attend_all(s: &Session, rows: usize, mask: Option<Mask<'_>>, nth: usize) -> (Outcome, AttentionStats) {
+    let o = *s.options();
+    let q = noise(o.heads_q * rows * o.dim_k, 7, 1.5);
+    let (mut out, mut lse) = (vec![f32::NAN; o.heads_q * rows * o.dim_v], vec![f32::NAN; o.heads_q * rows]);
+    let mut plan = Plan::new();
+    s.work_plan(&mut plan).unwrap();
+    let bytes = plan.finish().unwrap().bytes;
+    let mut stats: Option<AttentionStats> = None;
+    {
+        let q = Tensor::new(&q, [1, o.heads_q, rows, o.dim_k]).unwrap();
+        let out = TensorMut::new(&mut out, [1, o.heads_q, rows, o.dim_v]).unwrap();
+        let lse = TensorMut::new(&mut lse, [1, o.heads_q, rows, 1]).unwrap();
+        for ith in (0..nth).rev() {
+            let part = s.attend(q, mask, &out, Some(&lse), &memory(bytes), ith, nth).unwrap();
+            match &mut stats {
+                Some(stats) => stats.add(&part),
+                None => stats = Some(part),
+            }
+        }
+    }
+    (Outcome { out, lse }, stats.unwrap())
+}
+
+fn attend(s: &Session, rows: usize) -> Outcome {
+    attend_all(s, rows, None, 1).0
+}
+
+/// The same rows by a call that knows nothing of sessions.
+fn call(tokens: &Tokens, o: &SessionOptions, rows: usize) -> Outcome {
+    let n = tokens.len();
+    let q = noise(o.heads_q * rows * o.dim_k, 7, 1.5);
+    let (mut out, mut lse) = (vec![f32::NAN; o.heads_q * rows * o.dim_v], vec![f32::NAN; o.heads_q * rows]);
+    let [k, v] = tokens.part(0, n);
+    let problem = Problem {
+        q: Tensor::new(&q, [1, o.heads_q, rows, o.dim_k]).unwrap(),
+        k: Tensor::new(&k, [1, o.heads_kv, n, o.dim_k]).unwrap(),
+        v: Tensor::new(&v, [1, o.heads_kv, n, o.dim_v]).unwrap(),
+        out: TensorMut::new(&mut out, [1, o.heads_q, rows, o.dim_v]).unwrap(),
+        lse: Some(TensorMut::new(&mut lse, [1, o.heads_q, rows, 1]).unwrap()),
+        mask: Mask::Causal { q_pos0: (n - rows) as u64 },
+        options: o.attention,
+    };
+    attention(&problem, &memory(0)).unwrap();
+    Outcome { out, lse }
+}
+
+fn close(a: &Outcome, b: &Outcome, what: &str) {
+    for (i, (a, b)) in a.out.iter().chain(&a.lse).zip(b.out.iter().chain(&b.lse)).enumerate() {
+        assert!(a == b || (a - b).abs() < 2e-5, "{what}: {a} for {b} at {i}");
+    }
+}
+
+/// Rows on either side of where few become many and one block becomes two.
+const ROWS: [usize; 7] = [1, 2, 3, 4, 5, 130, 300];
+
+#[test]
+fn a_session_has_the_bits_of_one_call() {
+    for (heads, group, dims) in [(2, 1, [64, 64]), (1, 4, [40, 24]), (2, 2, [32, 80])] {
+        let tokens = Tokens::new(heads, dims, 4 * SEGMENT + 37, 1);
+        let o = options(&tokens, group, Mode::Accelerated);
+        let session = tokens.session(&o, tokens.len());
+        for rows in ROWS.into_iter().chain([tokens.len()]) {
+            assert_eq!(attend(&session, rows), call(&tokens, &o, rows), "{dims:?}, group {group}, {rows} rows");
+        }
+    }
+}
+
+#[test]
+fn every_instruction_set_is_exact_at_a_tiny_tolerance() {
+    let tokens = Tokens::new(1, [72, 40], 2 * SEGMENT + 20, 18);
+    for isa in Isa::ALL.into_iter().filter(|i| i.available()) {
+        let o = |mode| with(options(&tokens, 2, mode), |o| (o.isa, o.tolerance) = (Some(isa), 1e-12));
+        let fast = tokens.session(&o(Mode::Accelerated), 300);
+        let exact = tokens.session(&o(Mode::Exact), 300);
+        for rows in [1, 7, 260] {
+            close(&attend(&fast, rows), &attend(&exact, rows), isa.name());
+            assert_eq!(attend(&fast, rows), call(&tokens, &o(Mode::Accelerated), rows), "{}", isa.name());
+        }
+    }
+}
+
+#[test]
+fn estimates_are_made_and_counted() {
+    let tokens = Tokens::new(1, [64, 64], 8 * SEGMENT, 2);
+    for rows in [1, 4, 5, 300] {
+        let fast = tokens.session(&options(&tokens, 2, Mode::Accelerated), 500);
+        let (fast, stats) = attend_all(&fast, rows, None, 1);
+        assert_eq!((stats.mode, stats.reason, stats.rows), (Mode::Accelerated, Reason::Requested, 2 * rows as u64));
+        assert!(stats.pairs < stats.pairs_dense && stats.estimated_mass > 0.0 && stats.estimated_mass < 1.0);
+        let exact = attend(&tokens.session(&options(&tokens, 2, Mode::Exact), 500), rows);
+        let norm = |x: &[f32]| x.iter().map(|x| f64::from(x * x)).sum::<f64>().sqrt();
+        let diff: Vec<f32> = fast.out.iter().zip(&exact.out).map(|(a, b)| a - b).collect();
+        let error = norm(&diff) / norm(&exact.out);
+        // No model made these keys: the error only has to be small.
+        assert!(error < 0.2, "{rows} rows: error {error}");
+        assert!(fast != exact);
+    }
+}
+
+#[test]
+fn appending_in_any_chunks_gives_the_same_bits() {
+    let tokens = Tokens::new(2, [40, 40], 3 * SEGMENT + 100, 3);
+    let o = options(&tokens, 2, Mode::Accelerated);
+    let whole = tokens.session(&o, tokens.len());
+    for chunk in [1, 255, 256, 257, 600] {
+        let pieces = tokens.session(&o, chunk);
+        for rows in [1, 5, 300] {
+            assert_eq!(attend(&pieces, rows), attend(&whole, rows), "chunks of {chunk}");
+        }
+    }
+    // Several appends of one commit.
+    let mut pieces = Session::new_in(&o, &memory(0)).unwrap();
+    for begin in (0..tokens.len()).step_by(100) {
+        tokens.append(&mut pieces, begin, (begin + 100).min(tokens.len()));
+    }
+    pieces.commit().unwrap();
+    assert_eq!(attend(&pieces, 300), attend(&whole, 300));
+}
+
+#[test]
+fn what_is_not_published_is_not_seen() {
+    let tokens = Tokens::new(2, [32, 32], 5 * SEGMENT, 4);
+    let o = options(&tokens, 1, Mode::Accelerated);
+    let mut before = tokens.clone();
+    before.drain(2 * SEGMENT + 9, tokens.len());
+    let mut session = before.session(&o, 700);
+    for rows in [1, 300] {
+        let want = attend(&session, rows);
+        tokens.append(&mut session, before.len(), tokens.len());
+        assert_eq!(attend(&session, rows), want);
+        session.roll_back();
+        assert_eq!(attend(&session, rows), want);
+        // A row that is refused, after others that complete a segment.
+        let [mut k, v] = tokens.part(before.len(), tokens.len());
+        let n = tokens.len() - before.len();
+        k[(2 * n - 1) * 32] = f32::NAN;
+        let shape = [1, 2, n, 32];
+        assert!(session.append(Tensor::new(&k, shape).unwrap(), Tensor::new(&v, shape).unwrap()).is_err());
+        assert!(session.commit().is_err());
+        assert_eq!(attend(&session, rows), want);
+    }
+    tokens.extend(&mut session, 1000);
+    assert_eq!(attend(&session, 300), attend(&tokens.session(&o, tokens.len()), 300));
+}
+
+#[test]
+fn truncating_and_removing_leave_what_a_fresh_session_has() {
+    let tokens = Tokens::new(2, [48, 32], 5 * SEGMENT + 17, 5);
+    let o = options(&tokens, 2, Mode::Accelerated);
+    let check = |session: &Session, tokens: &Tokens, what: &str| {
+        let fresh = tokens.session(&o, tokens.len());
+        for rows in [1, 4, 200] {
+            let rows = rows.min(tokens.len());
+            assert_eq!(attend(session, rows), attend(&fresh, rows), "{what}, {rows} rows");
+        }
+    };
+    for len in [tokens.len() - 1, 5 * SEGMENT, 5 * SEGMENT - 1, 2 * SEGMENT, SEGMENT + 200, 200] {
+        let mut session = tokens.session(&o, 400);
+        session.truncate(len).unwrap();
+        let mut left = tokens.clone();
+        left.drain(len, tokens.len());
+        check(&session, &left, &format!("truncated to {len}"));
+        tokens.extend(&mut session, 300);
+        check(&session, &tokens, &format!("truncated to {len} and grown again"));
+    }
+    for (begin, end) in [(0, 1), (0, SEGMENT), (300, 700), (SEGMENT, 2 * SEGMENT), (1200, 1297), (5, 5), (100, 1290)] {
+        let mut session = tokens.session(&o, 400);
+        session.remove_range(begin, end).unwrap();
+        let mut left = tokens.clone();
+        left.drain(begin, end);
+        check(&session, &left, &format!("without {begin}..{end}"));
+    }
+    let mut session = tokens.session(&o, 400);
+    session.reset();
+    let other = Tokens::new(2, [48, 32], 700, 6);
+    other.extend(&mut session, 700);
+    check(&session, &other, "reset");
+}
+
+#[test]
+fn a_saved_session_comes_back_with_its_bits() {
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+        let tokens = Tokens::new(2, [40, 24], 3 * SEGMENT + 9, 7);
+        let o = SessionOptions { kv_dtype: dtype, ..options(&tokens, 2, Mode::Accelerated) };
+        let mut session = tokens.session(&o, 333);
+        let mut bytes = vec![0; session.save_len()];
+        session.save(&mut bytes).unwrap();
+        let mut loaded = Session::load(&bytes, &memory(0)).unwrap();
+        let more = Tokens::new(2, [40, 24], session.len() + 260, 8);
+        for _ in 0..2 {
+            for rows in [1, 5, 300] {
+                assert_eq!(attend(&loaded, rows), attend(&session, rows), "{dtype:?}");
+            }
+            more.extend(&mut session, 100);
+            more.extend(&mut loaded, 260);
+        }
+    }
+}
+
+#[test]
+fn parts_do_not_change_the_bits() {
+    let tokens = Tokens::new(2, [64, 64], 4 * SEGMENT + 50, 9);
+    for mode in [Mode::Accelerated, Mode::Auto] {
+        let o = SessionOptions { dense_below: 2 * SEGMENT, ..options(&tokens, 4, mode) };
+        let session = tokens.session(&o, 1000);
+        for rows in [1, 4, 5, 300, tokens.len()] {
+            let (want, all) = attend_all(&session, rows, None, 1);
+            for nth in [2, 3, 5] {
+                let (have, stats) = attend_all(&session, rows, None, nth);
+                assert_eq!(have, want, "{rows} rows in {nth} parts");
+                assert_eq!((stats.rows, stats.pairs, stats.cells_opened), (all.rows, all.pairs, all.cells_opened));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tiny_tolerance_is_exact() {
+    let tiny = |o: &mut AttentionOptions| o.tolerance = 1e-12;
+    for (heads, group, dims) in
+        [(1, 1, [32, 32]), (2, 2, [40, 64]), (1, 4, [64, 40]), (1, 8, [80, 80]), (1, 1, [128, 128])]
+    {
+        let tokens = Tokens::new(heads, dims, 3 * SEGMENT + 40, 10);
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            let o = |mode| with(SessionOptions { kv_dtype: dtype, ..options(&tokens, group, mode) }, tiny);
+            let fast = tokens.session(&o(Mode::Accelerated), 500);
+            let exact = tokens.session(&o(Mode::Exact), 500);
+            for rows in ROWS {
+                close(
+                    &attend(&fast, rows),
+                    &attend(&exact, rows),
+                    &format!("{dims:?} {dtype:?} group {group} rows {rows}"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_mask_at_a_tiny_tolerance_is_exact() {
+    let tokens = Tokens::new(1, [40, 40], 4 * SEGMENT + 30, 11);
+    let n = tokens.len();
+    for rows in [1, 3, 5, 300] {
+        let prefix: Vec<u64> = (0..rows).map(|i| (n - 3 * i) as u64).collect();
+        let ragged: Vec<u64> = (0..rows).map(|i| (i * 97 % (n + 1)) as u64).collect();
+        let keep: Vec<u8> = (0..n).map(|j| u8::from(!(j % 300 == 7 || (500..520).contains(&j)))).collect();
+        let mut bias = vec![0.0; 2 * rows * n];
+        for (x, r) in bias.chunks_mut(n).flat_map(|row| &mut row[300..400]).zip(noise(2 * rows * 100, 12, 2.0)) {
+            *x = if r > 1.5 { f32::NEG_INFINITY } else { r };
+        }
+        let masks = [
+            None,
+            Some(Mask::None),
+            Some(Mask::Causal { q_pos0: 100 }),
+            Some(Mask::Prefix(&prefix)),
+            Some(Mask::Prefix(&ragged)),
+            Some(Mask::Keys(&keep)),
+            Some(Mask::Additive(Tensor::new(&bias, [1, 2, rows, n]).unwrap())),
+        ];
+        for (window, sinks, softcap) in [(0, 0, 0.0), (700, 0, 0.0), (600, 4, 0.0), (0, 0, 3.0), (600, 300, 5.0)] {
+            let o = |mode| {
+                with(options(&tokens, 2, mode), |o| {
+                    (o.tolerance, o.window, o.sinks, o.softcap) = (1e-12, window, sinks, softcap);
+                })
+            };
+            let fast = tokens.session(&o(Mode::Accelerated), 400);
+            let exact = tokens.session(&o(Mode::Exact), 400);
+            for mask in masks {
+                let (have, stats) = attend_all(&fast, rows, mask, 1);
+                let (want, dense) = attend_all(&exact, rows, mask, 1);
+                assert_eq!(stats.pairs_dense, dense.pairs_dense, "{mask:?}");
+                let what = format!("{rows} rows, window {window}, sinks {sinks}, softcap {softcap}");
+                close(&have, &want, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn alike_keys_are_estimated_exactly() {
+    // Every segment: 16 keys, each 16 times.
+    let mut tokens = Tokens::new(1, [64, 32], 4 * SEGMENT, 13);
+    let kinds = noise(16 * 64, 14, 2.0);
+    for (t, row) in tokens.k[0].chunks_mut(64).enumerate() {
+        row.copy_from_slice(&kinds[t % 16 * 64..][..64]);
+    }
+    let fast = tokens.session(&options(&tokens, 2, Mode::Accelerated), 400);
+    let exact = tokens.session(&options(&tokens, 2, Mode::Exact), 400);
+    for rows in [1, 4, 300] {
+        let (have, stats) = attend_all(&fast, rows, Some(Mask::None), 1);
+        let (want, _) = attend_all(&exact, rows, Some(Mask::None), 1);
+        close(&have, &want, "alike keys");
+        assert!(stats.estimated_mass > 0.0);
+    }
+}
+
+#[test]
+fn auto_is_exact_where_cells_do_not_help_and_says_why() {
+    let tokens = Tokens::new(1, [64, 64], 2048 + 10, 15);
+    let o = options(&tokens, 2, Mode::Auto);
+    let mut session = tokens.session(&o, 1000);
+    let ran = |s: &Session, rows, mask: Option<Mask<'_>>| {
+        let (_, stats) = attend_all(s, rows, mask, 1);
+        (stats.mode, stats.reason)
+    };
+    let accelerated = (Mode::Accelerated, Reason::Cheaper);
+    let short = (Mode::Exact, Reason::Short);
+    for rows in [1, 4] {
+        assert_eq!(ran(&session, rows, None), accelerated);
+        assert_eq!(ran(&session, rows, Some(Mask::Causal { q_pos0: 1000 })), short);
+        let zero = vec![0.0; rows * tokens.len()];
+        let small = vec![0.1; rows * tokens.len()];
+        for (bias, want) in [(&zero, accelerated), (&small, (Mode::Exact, Reason::OnlyWay))] {
+            let bias = Mask::Additive(Tensor::new(bias, [1, 1, rows, tokens.len()]).unwrap());
+            assert_eq!(ran(&session, rows, Some(bias)), want);
+        }
+    }
+    let padded = vec![0; tokens.len()];
+    assert_eq!(ran(&session, 1, Some(Mask::Keys(&padded))), (Mode::Exact, Reason::Diffuse));
+    session.truncate(2047).unwrap();
+    assert_eq!(ran(&session, 1, None), short);
+    let narrow = tokens.session(&with(o, |o| o.window = 500), 1000);
+    assert_eq!(ran(&narrow, 1, None), short);
+    let late = tokens.session(&SessionOptions { dense_below: 2059, ..o }, 1000);
+    assert_eq!(ran(&late, 1, None), short);
+    let early = tokens.session(&SessionOptions { dense_below: 300, ..o }, 1000);
+    assert_eq!(ran(&early, 1, Some(Mask::Causal { q_pos0: 1000 })), accelerated);
+    let asked = tokens.session(&SessionOptions { dense_below: 2059, ..options(&tokens, 2, Mode::Accelerated) }, 1000);
+    assert_eq!(ran(&asked, 1, None), short);
+    // No room for a segment: nothing is kept, and every mode works.
+    let few = Tokens::new(1, [64, 64], 100, 16);
+    for mode in [Mode::Auto, Mode::Accelerated] {
+        let o = SessionOptions { capacity: 255, ..options(&few, 1, mode) };
+        assert_eq!(ran(&few.session(&o, 100), 3, None), short);
+        let exact = SessionOptions { capacity: 255, ..options(&few, 1, Mode::Exact) };
+        let bytes = |o: &SessionOptions| {
+            let mut plan = Plan::new();
+            Session::plan(o, &mut plan).unwrap();
+            plan.finish().unwrap().bytes
+        };
+        assert_eq!(bytes(&o), bytes(&exact));
+    }
+}
+
+#[test]
+fn work_memory_for_the_capacity_does_for_every_length() {
+    let tokens = Tokens::new(1, [16, 16], 14_000, 19);
+    for group in [1, 8] {
+        let o = options(&tokens, group, Mode::Accelerated);
+        let mut session = Session::new_in(&o, &memory(0)).unwrap();
+        for len in [100, 700, 5000, 14_000] {
+            let from = session.len();
+            tokens.append(&mut session, from, len);
+            session.commit().unwrap();
+            for rows in [1, 4, 5, 600] {
+                // Takes no more than planned, or fails.
+                attend(&session, rows.min(len));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_session_takes_the_planned_bytes() {
+    for (dims, capacity) in [([64, 64], 2048), ([40, 24], 257), ([80, 128], 1000)] {
+        for mode in [Mode::Accelerated, Mode::Auto] {
+            let tokens = Tokens::new(2, dims, 257, 17);
+            let o = SessionOptions { capacity, dense_below: 256, ..options(&tokens, 2, mode) };
+            let mut plan = Plan::new();
+            Session::plan(&o, &mut plan).unwrap();
+            let mut with_memory = Plan::new();
+            iceformer_core::mem::Memory::plan(&mut with_memory);
+            with_memory.add_plan(&plan, 1);
+            let bytes = with_memory.finish().unwrap().bytes;
+            let mut block = vec![0u8; bytes + 64];
+            let skip = block.as_ptr().align_offset(64);
+            let mut make = |bytes: usize| {
+                let region = core::ptr::NonNull::new(block[skip..].as_mut_ptr()).unwrap();
+                // SAFETY: the block outlives what is made in it, which nothing else touches.
+                let memory = unsafe { iceformer_core::mem::Memory::region(region, bytes) }?;
+                Session::new_in(&o, &memory)
+            };
+            assert!(make(bytes - 1).is_err());
+            let mut session = make(bytes).unwrap();
+            tokens.extend(&mut session, 257);
+            assert!(attend(&session, 3).out.iter().all(|x| x.is_finite()));
+        }
+    }
+}
