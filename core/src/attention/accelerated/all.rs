@@ -13,6 +13,9 @@ use crate::simd::Isa;
 /// Blocks that share one prediction.
 const LED: usize = 8;
 
+/// Rules that are tried, each tighter than the one before.
+const LADDER: usize = 4;
+
 /// All heads of a problem; `kv` gives keys, values and cells of a (batch, KV head).
 pub(crate) struct Accelerated<'a, F> {
     pub(crate) q: Tensor<'a>,
@@ -55,6 +58,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         let (dim_v, keys) = (self.out.shape()[3], self.keys);
         let step = rows_of([dim_k, dim_v], group, rows, keys);
         let blocks = rows.div_ceil(step);
+        let rules: [Rule; LADDER] = core::array::from_fn(|times| self.rule.tightened(times));
         let mut verdict = None;
         for piece in (ith..most_pieces(self.q.shape(), self.heads_kv, dim_v, keys)).step_by(nth) {
             // The last blocks of a causal head are the longest: hand them out first.
@@ -79,11 +83,12 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             };
             // One block speaks for its neighbours, whoever attends them.
             let leader = (block / LED * LED + LED - 1).min(blocks - 1);
-            let dense = match verdict {
-                Some((of, dense)) if of == (batch, head_kv, leader) => dense,
-                _ => self.prefers_dense(&rows_at(leader), work),
+            let way = match verdict {
+                Some((of, way)) if of == (batch, head_kv, leader) => way,
+                _ => self.choose(&rows_at(leader), &rules, work),
             };
-            verdict = Some(((batch, head_kv, leader), dense));
+            verdict = Some(((batch, head_kv, leader), way));
+            let way = way.map(|times| &rules[times]);
             let b = rows_at(block);
             match watch {
                 Some(watch) => {
@@ -91,32 +96,43 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                         let (h, i) = (r as usize / b.n, r as usize % b.n);
                         watch(head.head + h, b.begin + i, ids);
                     };
-                    self.block(&b, dense, work, stats, &mut Some(&mut each));
+                    self.block(&b, way, work, stats, &mut Some(&mut each));
                 }
-                None => self.block(&b, dense, work, stats, &mut None),
+                None => self.block(&b, way, work, stats, &mut None),
             }
         }
     }
 
-    /// Whether a block is predicted to be cheaper or safer to attend exactly. A few rows do not pay for a prediction.
-    fn prefers_dense(&self, b: &RowBlock<'_>, work: &mut Work) -> bool {
+    /// The first of the rules under which a block is predicted to keep the error, if it is predicted to be cheaper than
+    /// exact attention too. A few rows do not pay for a prediction.
+    fn choose(&self, b: &RowBlock<'_>, rules: &[Rule; LADDER], work: &mut Work) -> Option<usize> {
         if b.is_few(work) || self.rule.never_dense() {
-            return false;
+            return Some(0);
         }
         let usable = b.find_usable(work);
         if usable == 0 {
-            return false;
+            return Some(0);
         }
-        b.prepare(work, usable);
-        let (cost, error) = b.rehearse(work);
+        b.prepare(work);
         let pairs = (usable * SEGMENT * b.queries()) as f64;
-        error > f64::from(self.rule.error) || cost * f64::from(self.rule.caution) > pairs
+        for (times, rule) in rules.iter().enumerate() {
+            b.set_limits(work, rule, usable);
+            let (cost, error) = b.rehearse(work);
+            if cost * f64::from(self.rule.caution) > pairs {
+                return None;
+            }
+            if error <= f64::from(self.rule.error) {
+                return Some(times);
+            }
+            b.clear(work);
+        }
+        None
     }
 
     fn block(
         &self,
         b: &RowBlock<'_>,
-        dense: bool,
+        way: Option<&Rule>,
         work: &mut Work,
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
@@ -128,12 +144,16 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         }
         let seen = seen * b.group as u64;
         stats.pairs_dense += seen;
-        let usable = if dense { 0 } else { b.find_usable(work) };
+        let (usable, rule) = match way {
+            Some(rule) => (b.find_usable(work), rule),
+            None => (0, &self.rule),
+        };
         if usable == 0 {
             stats.pairs += seen;
             return self.exact(b, work);
         }
-        b.prepare(work, usable);
+        b.prepare(work);
+        b.set_limits(work, rule, usable);
         let doubtful = b.is_few(work) && self.rule.error < f32::INFINITY;
         let done = b.walk(work, doubtful, watch);
         if doubtful && b.predicted_error(work, queries) > f64::from(self.rule.error) {

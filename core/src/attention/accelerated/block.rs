@@ -101,6 +101,8 @@ pub(crate) struct Work {
     /// By query: logit that weights are relative to.
     pub(super) reference: Buf<f32>,
     pub(super) needle: Buf<f32>,
+    /// Estimated sum of all weights.
+    pub(super) total: Buf<f32>,
     /// By level (cells, nodes) and query.
     pub(super) mass: [Buf<f32>; 2],
     pub(super) sigma: [Buf<f32>; 2],
@@ -152,7 +154,7 @@ impl Work {
         let (_, s) = Sizes::new(dim_k, dim_v, group, rows, keys);
         let n = s.queries;
         exact::plan(plan, dim_k, dim_v, rows);
-        for len in [(n * s.q_stride).max(2 * s.dim_k), n * s.stride, n, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
+        for len in [(n * s.q_stride).max(2 * s.dim_k), n * s.stride, n, n, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
             Buf::<f32>::plan(plan, len);
         }
         for _ in 0..6 {
@@ -203,6 +205,7 @@ impl Work {
             sums: f(n * s.stride)?,
             reference: f(n)?,
             needle: f(n)?,
+            total: f(n)?,
             mass: [f(n)?, f(n)?],
             sigma: [f(n)?, f(n)?],
             fine: f(n)?,
@@ -318,19 +321,19 @@ impl RowBlock<'_> {
         self.n <= FEW && work.sizes.few
     }
 
-    /// Everything before the walk: exact sums over what is not in the `usable` segments, queries, estimates, limits.
-    pub(super) fn prepare(&self, work: &mut Work, usable: usize) {
+    /// Everything before the walk but the limits: exact sums over what is not in usable segments, queries, estimates.
+    pub(super) fn prepare(&self, work: &mut Work) {
         let ranges = core::mem::replace(&mut work.ranges, Buf::new(work.q.memory()));
         self.attend_dense(work, &ranges);
         work.ranges = ranges;
         self.clear(work);
         self.load(work);
         self.total(work);
-        self.set_limits(work, usable * SEGMENT);
+        self.add_up(work);
     }
 
     /// Nothing summed yet, beside the dense part.
-    fn clear(&self, work: &mut Work) {
+    pub(super) fn clear(&self, work: &mut Work) {
         let n = self.queries();
         work.light[..n].fill(0.0);
         work.lost[..n].fill(false);
@@ -418,26 +421,33 @@ impl RowBlock<'_> {
         }
     }
 
-    /// Reference and thresholds of every row from the dense part and the nodes' running maxima (`scores[1]`) and sums
+    /// Reference and estimated sum of every row from the dense part and the nodes' running maxima (`scores[1]`) and sums
     /// (`scores[2]`).
-    fn set_limits(&self, work: &mut Work, keys: usize) {
-        let needle = self.rule.needle.min(self.rule.outstanding / keys as f32);
+    fn add_up(&self, work: &mut Work) {
         for i in 0..self.queries() {
             let (max, sum) = (&work.scores[1][i * BLOCK..][..BLOCK], &work.scores[2][i * BLOCK..][..BLOCK]);
             let top = max.iter().fold(work.dense_max[i].max(LOWEST), |m, &x| m.max(x));
             let nodes: f32 = max.iter().zip(sum).map(|(&m, &s)| s * exp2(m - top)).sum();
             let dense = exp2(work.dense_max[i] - top);
-            let total = nodes + work.dense_sum[i] * dense;
             work.reference[i] = top;
-            work.needle[i] = top + libm::log2f(total * needle);
-            work.along[i].needle = work.needle[i];
-            work.mass[0][i] = total * self.rule.cell;
-            work.mass[1][i] = total * self.rule.node;
-            work.fine[i] = total * self.rule.fine;
-            work.coarse[i] = total * self.rule.coarse;
+            work.total[i] = nodes + work.dense_sum[i] * dense;
             // From here on the dense part is relative to the same logit as everything else.
             self.isa.scale(dense, &mut work.sums[i * work.sizes.stride..][..work.sizes.dim_v]);
             work.dense_sum[i] *= dense;
+        }
+    }
+
+    /// Thresholds of every row under a rule, for `usable` segments.
+    pub(super) fn set_limits(&self, work: &mut Work, rule: &Rule, usable: usize) {
+        let needle = rule.needle.min(rule.outstanding / (usable * SEGMENT) as f32);
+        for i in 0..self.queries() {
+            let total = work.total[i];
+            work.needle[i] = work.reference[i] + libm::log2f(total * needle);
+            work.along[i].needle = work.needle[i];
+            work.mass[0][i] = total * rule.cell;
+            work.mass[1][i] = total * rule.node;
+            work.fine[i] = total * rule.fine;
+            work.coarse[i] = total * rule.coarse;
         }
     }
 }

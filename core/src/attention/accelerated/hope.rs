@@ -4,8 +4,8 @@ use super::super::exact::Head;
 use super::{Rule, Work};
 use crate::simd::Isa;
 
-/// Rows looked at.
-const ROWS: usize = 4;
+/// Rows looked at: one in so many, but no more than that.
+const ROWS: (usize, usize) = (2048, 4);
 
 /// Times the rule's error that the doubt may reach.
 const SLACK: f64 = 1.0;
@@ -20,8 +20,9 @@ pub(super) fn hopeless(isa: Isa, rule: &Rule, head: &Head<'_>, work: &mut Work) 
     let (key, value) = (&mut key[..dim_k], &mut work.keys[..dim_v]);
     let out = &mut work.sums[..dim_v];
     let (mut light, mut all) = (0.0, 0.0);
-    for i in 0..ROWS {
-        let row = n / 2 + (2 * i + 1) * (n - n / 2) / (2 * ROWS);
+    let rows = (n / ROWS.0).clamp(1, ROWS.1);
+    for i in 0..rows {
+        let row = n / 2 + (2 * i + 1) * (n - n / 2) / (2 * rows);
         head.q.read(row, query);
         let seen = head.masking.visible(head.batch, row);
         let keys = || (seen.begin..seen.end).filter(|&j| keep.is_none_or(|keep| keep[j] != 0));

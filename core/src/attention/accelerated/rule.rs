@@ -42,7 +42,21 @@ impl Rule {
             fine: 0.001 * t,
             coarse: 0.002 * t,
             error: tolerance,
-            caution: if fall_back { 1.1 } else { 0.0 },
+            caution: if fall_back { 1.3 } else { 0.0 },
+        }
+    }
+
+    /// The same with every threshold a quarter, `times` times.
+    pub(super) fn tightened(&self, times: usize) -> Rule {
+        let f = libm::powf(0.25, times as f32);
+        Rule {
+            needle: self.needle * f,
+            outstanding: self.outstanding * f,
+            cell: self.cell * f,
+            node: self.node * f,
+            fine: self.fine * f,
+            coarse: self.coarse * f,
+            ..*self
         }
     }
 

@@ -24,7 +24,7 @@ pub(super) struct Done {
 }
 
 /// Cells err together more often than a prediction that takes them one by one allows for: by so much on trained heads.
-const TOGETHER: f64 = 3.0;
+const TOGETHER: f64 = 2.5;
 
 /// Rows of a list.
 enum From {
