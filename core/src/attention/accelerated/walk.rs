@@ -113,8 +113,10 @@ impl RowBlock<'_> {
         let roots = self.cells.segments().div_ceil(ROOT) as f64;
         // Measured at 64 elements a key and value: products grow with them, the rest does not.
         let small = 128.0 / (work.sizes.dim_k + work.sizes.dim_v) as f64;
-        let lists = 21.0 * done.nodes as f64 + 18.0 * done.cells as f64 + 3.7 * small * done.sifted as f64;
-        let pairs = (lists / rows as f64 + 28.0 * roots + 170.0 * small) * self.queries() as f64;
+        let lists = (15.0 + 6.0 * small) * done.nodes as f64
+            + (9.0 + 9.0 * small) * done.cells as f64
+            + 3.7 * small * done.sifted as f64;
+        let pairs = (lists / rows as f64 + (18.0 + 10.0 * small) * roots + 170.0 * small) * self.queries() as f64;
         (pairs, error)
     }
 
