@@ -404,6 +404,72 @@ fn large_logits() {
 }
 
 #[test]
+fn maxima_that_move() {
+    let (rows, keys) = if cfg!(miri) { (6, 30) } else { (70, 1100) };
+    // One dimension: the scores are what is written here, times the row's factor.
+    let cut = keys / 3;
+    let growing: Vec<f32> = (0..keys).map(|j| j as f32 * 0.125).collect();
+    let falling: Vec<f32> = growing.iter().rev().copied().collect();
+    let creeping: Vec<f32> = (0..keys).map(|j| j as f32 / 4096.0).collect();
+    let jumps: Vec<f32> = (0..keys).map(|j| [0.0, 5.5, 40.0, 1000.0, 1e5][j * 5 / keys] + (j % 3) as f32).collect();
+    let spikes: Vec<f32> = (0..keys).map(|j| if j % 97 == 50 { j as f32 } else { -1.0 }).collect();
+    let low: Vec<f32> = (0..keys).map(|j| if j < cut { -3e4 } else { -2e4 + (j % 7) as f32 }).collect();
+    let huge: Vec<f32> = (0..keys).map(|j| if j < cut { -4e37 } else { (j % 5) as f32 * 3e37 }).collect();
+    let q: Vec<f32> = (0..rows).map(|i| [1.0, 0.5, -1.0, 0.0, 2.0, -0.25, 0.0625][i % 7]).collect();
+    let v = Rng(21).vec(keys * 20);
+    let keep: Vec<u8> = (0..keys).map(|j| u8::from(j >= cut)).collect();
+    let mut bias = vec![0.0f32; rows * keys];
+    for (i, b) in bias.chunks_mut(keys).enumerate() {
+        b[..(i * 31) % keys].fill(f32::NEG_INFINITY);
+    }
+    let bias = Tensor::new(&bias, [1, 1, rows, keys]).unwrap();
+    let masks =
+        [Mask::None, Mask::Keys(&keep), Mask::Additive(bias), Mask::Causal { q_pos0: (keys - rows / 2) as u64 }];
+    for (name, k) in [
+        ("growing", &growing),
+        ("falling", &falling),
+        ("creeping", &creeping),
+        ("jumps", &jumps),
+        ("spikes", &spikes),
+        ("low", &low),
+        ("huge", &huge),
+    ] {
+        for (m, &mask) in masks.iter().enumerate() {
+            // Powers of two, so that logits are exact and only the softmax is tested.
+            for (scale, softcap) in [(1.0, 0.0), (1.0, 20.0), (0.007_812_5, 0.0), (f32::MIN_POSITIVE, 0.0)] {
+                let masking = masking(mask, 0, 0, rows, keys);
+                let views = [Rows::new(&q, 1), Rows::new(k, 1), Rows::new(&v, 20)].map(Result::unwrap);
+                let mut h = head(views[0], views[1], views[2], &masking);
+                (h.scale, h.softcap) = (scale, softcap);
+                check(&h, 1e-5, &format!("{name} mask {m} scale {scale} softcap {softcap}"));
+                // A row whose maximum jumps changes nothing beside it.
+                for isa in isas() {
+                    let (all, all_lse, _) = run(isa, &h);
+                    let n = 5;
+                    let mut work = Work::new_in(&common::memory(0), 1, 20, n).unwrap();
+                    let (mut out, mut lse) = (vec![0.0; n * 20], vec![0.0; n]);
+                    attend(isa, &h, 1, n, &mut RowsMut::new(&mut out, 20).unwrap(), Some(&mut lse), &mut work);
+                    assert_eq!(out, all[20..][..n * 20], "{}: {name} mask {m}", isa.name());
+                    assert_eq!(lse, all_lse[1..][..n]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn values_near_the_largest_number_do_not_overflow() {
+    // What is summed is weights of at most 1 times values: as many as there are keys fit.
+    let (rows, keys, d) = (9, 600, 3);
+    let mut rng = Rng(22);
+    let (q, k) = (rng.vec(rows * d), rng.vec(keys * d));
+    let v = vec![f32::MAX / (keys + 1) as f32; keys];
+    let masking = masking(Mask::None, 0, 0, rows, keys);
+    let h = head(Rows::new(&q, d).unwrap(), Rows::new(&k, d).unwrap(), Rows::new(&v, 1).unwrap(), &masking);
+    check(&h, 1e-5, "large values");
+}
+
+#[test]
 fn later_keys_change_nothing() {
     let (n, d) = (if cfg!(miri) { 9 } else { 330 }, 40);
     let mut rng = Rng(12);

@@ -73,23 +73,36 @@ pub(super) struct Panel<'a> {
 }
 
 impl Panel<'_> {
-    /// Keys that rows `a..b` see: their hull.
+    /// Keys of `part` that rows `a..b` see: their hull.
     #[inline(always)]
-    fn hull(&self, a: usize, b: usize) -> Span {
+    fn hull(&self, part: Span, a: usize, b: usize) -> Span {
         let mut hull = Span { begin: usize::MAX, end: 0 };
         for span in &self.spans[a..b] {
-            if span.begin < span.end {
-                hull.begin = hull.begin.min(span.begin - self.offset);
-                hull.end = hull.end.max(span.end - self.offset);
+            let begin = span.begin.saturating_sub(self.offset).max(part.begin);
+            let end = span.end.saturating_sub(self.offset).min(part.end);
+            if begin < end {
+                hull.begin = hull.begin.min(begin);
+                hull.end = hull.end.max(end);
             }
         }
         if hull.end == 0 { Span::default() } else { hull }
     }
 
+    /// All keys, part by part. Parts start at multiples of their size from the block's start, so that a row's bits do not
+    /// depend on what others see.
     #[inline(always)]
     pub(super) fn run<S: Simd>(&mut self, s: S, ahead: &Ahead<'_>, first_tile: usize) {
+        let (size, end) = (tile::part::<S>(), self.offset + self.count);
+        for i in self.offset / size..end.div_ceil(size) {
+            let (a, b) = ((i * size).max(self.offset), (i * size + size).min(end));
+            self.part(s, Span { begin: a - self.offset, end: b - self.offset }, ahead, first_tile);
+        }
+    }
+
+    #[inline(always)]
+    fn part<S: Simd>(&mut self, s: S, part: Span, ahead: &Ahead<'_>, first_tile: usize) {
         let rows = self.seen.len();
-        let hull = self.hull(0, rows);
+        let hull = self.hull(part, 0, rows);
         let (lo, hi) = (hull.begin, hull.end);
         if lo == hi {
             return;
@@ -113,7 +126,7 @@ impl Panel<'_> {
         let mut spans = [Span { begin: lo, end: hi }; PANEL];
         if !whole {
             for (v, span) in spans.iter_mut().enumerate().take(vecs) {
-                *span = self.hull(v * S::LANES, ((v + 1) * S::LANES).min(rows));
+                *span = self.hull(part, v * S::LANES, ((v + 1) * S::LANES).min(rows));
             }
         }
         let mut max = [0.0; PANEL];
@@ -158,23 +171,31 @@ impl Panel<'_> {
         }
         let mut alpha = [1.0; PANEL];
         let mut state = State { max: &mut *self.max, sum: &mut *self.sum, alpha: &mut alpha };
-        online::weights(s, scores, n, vecs, factor, &max, &mut state);
+        let grown = online::weights(s, scores, n, vecs, factor, &max, &mut state);
 
-        let mut r = 0;
-        while r < rows {
-            let m = (rows - r).min(ROWS);
-            let span = self.hull(r, r + m);
-            rows::prefetch(s, &ahead.keys, first_tile + r / ROWS, ahead.tiles);
-            rows::prefetch(s, &ahead.values, first_tile + r / ROWS, ahead.tiles);
-            // A last value row of ROWS weights needs that many numbers after it: panels end at a multiple of ROWS.
-            if span.begin < span.end {
-                let p = &self.scores[(span.begin - lo) * PANEL + r..];
-                let sums = &mut self.sums[r * self.stride..];
-                let keys = span.end - span.begin;
-                let values = Values { data: self.values, count: self.count, cols: self.dim_v };
-                tile::accumulate(s, p, values, span.begin, keys, &alpha[r..], sums, self.stride);
+        let mut spans = [Span::default(); PANEL / ROWS];
+        for (t, span) in spans.iter_mut().enumerate().take(rows.div_ceil(ROWS)) {
+            *span = self.hull(part, t * ROWS, (t * ROWS + ROWS).min(rows));
+        }
+        let values = Values { data: self.values, count: self.count, cols: self.dim_v };
+        let mut v = 0;
+        while v < self.dim_v.div_ceil(S::LANES) {
+            for (t, span) in spans.iter().enumerate().take(rows.div_ceil(ROWS)) {
+                if part.begin == 0 && v == 0 {
+                    rows::prefetch(s, &ahead.keys, first_tile + t, ahead.tiles);
+                    rows::prefetch(s, &ahead.values, first_tile + t, ahead.tiles);
+                }
+                // A last value row of ROWS weights needs that many numbers after it: panels end at a multiple of ROWS.
+                if span.begin < span.end {
+                    let r = t * ROWS;
+                    let p = &self.scores[(span.begin - lo) * PANEL + r..];
+                    let sums = &mut self.sums[r * self.stride..];
+                    let keys = span.end - span.begin;
+                    let alpha = grown.then_some(&alpha[r..]);
+                    tile::accumulate(s, p, values, v, span.begin, keys, alpha, sums, self.stride);
+                }
             }
-            r += m;
+            v += tile::group::<S>(self.dim_v, v);
         }
     }
 

@@ -16,10 +16,37 @@ pub(crate) fn exp2_fraction<S: Simd>(s: S, f: S::V) -> S::V {
     s.fma(p, f, s.splat(1.0))
 }
 
-/// As [`EXP2`], on [-0.5, 0.5]: for fractions left by rounding to nearest. 1.1e-7 before rounding.
+/// As [`EXP2`], on [-1/16, 1/16]: for what is left of eighths. 2.7e-8 before rounding.
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::approx_constant)] // Fitted: near ln 2, not ln 2.
-pub(crate) const EXP2_NEAR: [f32; 5] = [0.693_147, 0.240_222_42, 0.055_507_336, 0.009_671_513, 0.001_326_472_7];
+pub(crate) const EXP2_EIGHTH: [f32; 3] = [0.693_147_24, 0.240_257_64, 0.055_496_223];
+
+/// A number whose sum with a small one is rounded to one part in `n`, a power of two.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const fn round_to(n: u32) -> f32 {
+    12_582_912.0 / n as f32
+}
+
+/// Bits of `2^(i / N)`, less those of 1 and less `i` in the place where the exponent's lowest bit would come after `N` of
+/// them: what is missing from the bits of `2^(n + i / N)` when `(n + 127) N + i` is shifted to the exponent.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const fn roots<const N: usize>() -> [u32; N] {
+    let mut out = [0; N];
+    let mut i = 0;
+    while i < N {
+        let x = i as f64 / N as f64 * core::f64::consts::LN_2;
+        let (mut term, mut sum, mut k) = (1.0, 1.0, 1);
+        while k < 20 {
+            term *= x / k as f64;
+            sum += term;
+            k += 1;
+        }
+        let one = 1.0f32.to_bits();
+        out[i] = ((sum as f32).to_bits() - one).wrapping_sub((i as u32) << (23 - N.trailing_zeros()));
+        i += 1;
+    }
+    out
+}
 
 /// ln 2 in two parts; whole numbers up to 2^14 times the first are exact.
 const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);

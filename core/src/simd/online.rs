@@ -56,15 +56,20 @@ pub(crate) fn hide<S: Simd>(s: S, scores: &mut [f32], first: usize, keys: usize,
 
 /// Running state of a panel's queries.
 pub(crate) struct State<'a> {
-    /// Largest score so far.
+    /// References: no score so far is larger; -inf where there was none.
     pub(crate) max: &'a mut [f32],
-    /// Sum of the weights so far, relative to the largest.
+    /// Sum of the weights so far, relative to the reference.
     pub(crate) sum: &'a mut [f32],
     /// Out: factor for what was summed before.
     pub(crate) alpha: &'a mut [f32; PANEL],
 }
 
-/// Turns the scores into weights `2^((score - max) c)`, updating the state with the block's maxima; `c > 0`.
+/// How far above the largest score the reference of a row starts, in powers of two: it is moved, and what was summed
+/// before scaled, only when a score exceeds it. Being above, not below, it keeps every weight at most 1.
+const SLACK: f32 = 8.0;
+
+/// Turns the scores into weights `2^((score - reference) c)`, updating the state with the block's maxima; `c > 0`. Returns
+/// whether a reference moved; else all factors are 1.
 #[inline(always)]
 pub(crate) fn weights<S: Simd>(
     s: S,
@@ -74,50 +79,75 @@ pub(crate) fn weights<S: Simd>(
     c: f32,
     block_max: &[f32; PANEL],
     state: &mut State<'_>,
-) {
+) -> bool {
+    let grown = references(s, vecs, c, block_max, state);
     let mut v = 0;
     while v < vecs {
         let n = (vecs - v).min(3);
         match n {
-            3 => weights_of::<S, 3>(s, scores, keys, v, c, block_max, state),
-            2 => weights_of::<S, 2>(s, scores, keys, v, c, block_max, state),
-            _ => weights_of::<S, 1>(s, scores, keys, v, c, block_max, state),
+            3 => weights_of::<S, 3>(s, scores, keys, v, c, state),
+            2 => weights_of::<S, 2>(s, scores, keys, v, c, state),
+            _ => weights_of::<S, 1>(s, scores, keys, v, c, state),
         }
         v += n;
     }
+    grown
+}
+
+/// What scores of a lane with this reference are compared with: a lane that has seen nothing yet with 0, so that -inf
+/// minus -inf never happens.
+#[inline(always)]
+fn base<S: Simd>(s: S, reference: S::V) -> S::V {
+    s.select_lt(reference, s.splat(f32::MIN), s.splat(0.0), reference)
+}
+
+/// Moves the references that the block's maxima exceed, lane by lane: a lane's does not depend on the others.
+#[inline(always)]
+fn references<S: Simd>(s: S, vecs: usize, c: f32, block_max: &[f32; PANEL], state: &mut State<'_>) -> bool {
+    assert!(vecs * S::LANES <= PANEL && state.max.len() >= vecs * S::LANES);
+    let mut more = s.splat(0.0);
+    for v in 0..vecs {
+        let at = v * S::LANES;
+        // SAFETY: vector v is inside all arrays.
+        unsafe {
+            let (before, top) = (s.load(state.max.as_ptr().add(at)), s.load(block_max.as_ptr().add(at)));
+            more = s.select_lt(before, top, s.splat(1.0), more);
+        }
+    }
+    if s.reduce_max(more) == 0.0 {
+        return false;
+    }
+    let factor = s.splat(c);
+    // Not so much that the sum with a score could overflow.
+    let slack = s.splat((SLACK / c).min(1e20));
+    for v in 0..vecs {
+        let at = v * S::LANES;
+        // SAFETY: vector v is inside all arrays.
+        unsafe {
+            let (before, top) = (s.load(state.max.as_ptr().add(at)), s.load(block_max.as_ptr().add(at)));
+            let now = s.select_lt(before, top, s.add(top, slack), before);
+            s.store(state.max.as_mut_ptr().add(at), now);
+            let alpha = s.exp2_scaled(s.sub(before, base(s, now)), factor);
+            s.store(state.alpha.as_mut_ptr().add(at), alpha);
+            let sum = state.sum.as_mut_ptr().add(at);
+            s.store(sum, s.mul(s.load(sum), alpha));
+        }
+    }
+    true
 }
 
 /// `C` vectors from vector `v` on, interleaved so that the chains of one hide in the others.
 #[inline(always)]
-fn weights_of<S: Simd, const C: usize>(
-    s: S,
-    scores: &mut [f32],
-    keys: usize,
-    v: usize,
-    c: f32,
-    block_max: &[f32; PANEL],
-    state: &mut State<'_>,
-) {
+fn weights_of<S: Simd, const C: usize>(s: S, scores: &mut [f32], keys: usize, v: usize, c: f32, state: &mut State<'_>) {
     let lane = v * S::LANES;
     let end = lane + C * S::LANES;
     assert!(scores.len() >= keys * PANEL && end <= PANEL && state.max.len() >= end && state.sum.len() >= end);
     let factor = s.splat(c);
-    let zero = s.splat(0.0);
-    let mut base = [zero; C];
-    let mut sum = [zero; C];
-    let mut alpha = [zero; C];
+    let mut to = [s.splat(0.0); C];
+    let mut sum = [s.splat(0.0); C];
     for i in 0..C {
-        let at = lane + i * S::LANES;
-        // SAFETY: the lanes are inside all arrays.
-        unsafe {
-            let before = s.load(state.max.as_ptr().add(at));
-            let now = s.max(before, s.load(block_max.as_ptr().add(at)));
-            s.store(state.max.as_mut_ptr().add(at), now);
-            // A lane that has seen nothing yet is compared with 0, so that -inf minus -inf never happens.
-            base[i] = s.select_lt(now, s.splat(f32::MIN), zero, now);
-            alpha[i] = s.exp2_scaled(s.sub(before, base[i]), factor);
-            s.store(state.alpha.as_mut_ptr().add(at), alpha[i]);
-        }
+        // SAFETY: the lanes are inside.
+        to[i] = base(s, unsafe { s.load(state.max.as_ptr().add(lane + i * S::LANES)) });
     }
     let mut p = scores.as_mut_ptr().wrapping_add(lane);
     for _ in 0..keys {
@@ -126,7 +156,7 @@ fn weights_of<S: Simd, const C: usize>(
             unsafe {
                 let at = p.add(i * S::LANES);
                 // The difference first: it is exact where it matters, however large the scores are.
-                let e = s.exp2_scaled(s.sub(s.load(at), base[i]), factor);
+                let e = s.exp2_scaled(s.sub(s.load(at), to[i]), factor);
                 s.store(at, e);
                 sum[i] = s.add(sum[i], e);
             }
@@ -137,7 +167,7 @@ fn weights_of<S: Simd, const C: usize>(
         // SAFETY: the lanes are inside.
         unsafe {
             let at = state.sum.as_mut_ptr().add(lane + i * S::LANES);
-            s.store(at, s.fma(s.load(at), alpha[i], sum[i]));
+            s.store(at, s.add(s.load(at), sum[i]));
         }
     }
 }

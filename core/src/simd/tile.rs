@@ -15,6 +15,12 @@ pub(crate) const ROWS: usize = 6;
 /// Keys of the largest tile of queries x keys: score buffers have room for so many beyond those asked for.
 pub(crate) const KEYS: usize = 8;
 
+/// Keys that scores, weights and weighted values follow each other for. The weights, and a narrow group of values, stay in
+/// the nearest cache then; larger tiles live well from the next one, and whole blocks cost them less.
+pub(crate) const fn part<S: Simd>() -> usize {
+    if S::WIDE { 512 } else { 96 }
+}
+
 /// Keys that the queries of one vector see, `begin..end` in the block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
@@ -141,7 +147,7 @@ impl Tile {
 /// Vectors of the groups that `cols` columns are cut into: as many as a tile takes, nearly equal, because a last group of
 /// a single vector would wait for its own latency. Returns the vectors of the group that starts at vector `v`.
 #[inline(always)]
-fn group<S: Simd>(cols: usize, v: usize) -> usize {
+pub(crate) fn group<S: Simd>(cols: usize, v: usize) -> usize {
     let most = if S::WIDE { 4 } else { 2 };
     let left = cols.div_ceil(S::LANES) - v;
     left.div_ceil(left.div_ceil(most))
@@ -261,51 +267,48 @@ unsafe fn pack_partial<E: Element, S: Simd>(
     }
 }
 
-/// `out[r] = out[r] * alpha[r] + sum_j p[j * PANEL + r] * values[lo + j]` for [`ROWS`] query rows and `n` values.
+/// One group of columns of `out[r] = out[r] * alpha[r] + sum_j p[j * PANEL + r] * values[lo + j]` for [`ROWS`] query rows
+/// and `n` values; without factors, all are 1. The group is the one that starts at vector `v`.
 ///
-/// `out` rows are `stride` apart; as many whole vectors as cover the columns are written. Rows that nobody asked for are
-/// computed from whatever their weights hold: one shape of tile keeps the code small.
+/// `out` rows are `stride` apart and begin at column 0; whole vectors are written. Rows that nobody asked for are computed
+/// from whatever their weights hold: one shape of tile keeps the code small.
 #[inline(always)]
 pub(crate) fn accumulate<S: Simd>(
     s: S,
     p: &[f32],
     values: Values<'_>,
+    v: usize,
     lo: usize,
     n: usize,
-    alpha: &[f32],
+    alpha: Option<&[f32]>,
     out: &mut [f32],
     stride: usize,
 ) {
     let Values { data, count, cols } = values;
     let wide = cols.next_multiple_of(S::LANES);
-    assert!(lo <= count && n <= count - lo && data.len() >= count * wide && wide <= stride);
+    assert!(lo <= count && n <= count - lo && data.len() >= count * wide && wide <= stride && v * S::LANES < wide);
     if n == 0 {
         return;
     }
     assert!(p.len() >= (n - 1) * PANEL + ROWS && out.len() >= (ROWS - 1) * stride + wide);
-    assert!(alpha.len() >= ROWS);
-    let vecs = wide / S::LANES;
-    let mut v = 0;
-    while v < vecs {
-        let c = group::<S>(cols, v);
-        // SAFETY: group v starts count * v vectors in and has rows lo..lo + n; lengths were checked above.
-        unsafe {
-            let w = Weighted {
-                p: p.as_ptr(),
-                values: data.as_ptr().add((count * v + lo * c) * S::LANES),
-                n,
-                alpha: alpha.as_ptr(),
-                out: out.as_mut_ptr().add(v * S::LANES),
-                stride,
-            };
-            match (S::WIDE, c) {
-                (true, 4) => w.run::<S, ROWS, 4>(s),
-                (true, 3) => w.run::<S, ROWS, 3>(s),
-                (_, 2) => w.run::<S, ROWS, 2>(s),
-                _ => w.run::<S, ROWS, 1>(s),
-            }
+    assert!(alpha.is_none_or(|a| a.len() >= ROWS));
+    let c = group::<S>(cols, v);
+    // SAFETY: group v starts count * v vectors in and has rows lo..lo + n; lengths were checked above.
+    unsafe {
+        let w = Weighted {
+            p: p.as_ptr(),
+            values: data.as_ptr().add((count * v + lo * c) * S::LANES),
+            n,
+            alpha: alpha.map_or(core::ptr::null(), <[f32]>::as_ptr),
+            out: out.as_mut_ptr().add(v * S::LANES),
+            stride,
+        };
+        match (S::WIDE, c) {
+            (true, 4) => w.run::<S, ROWS, 4>(s),
+            (true, 3) => w.run::<S, ROWS, 3>(s),
+            (_, 2) => w.run::<S, ROWS, 2>(s),
+            _ => w.run::<S, ROWS, 1>(s),
         }
-        v += c;
     }
 }
 
@@ -313,6 +316,7 @@ struct Weighted {
     p: *const f32,
     values: *const f32,
     n: usize,
+    /// Null for factors of 1.
     alpha: *const f32,
     out: *mut f32,
     stride: usize,
@@ -344,12 +348,20 @@ impl Weighted {
             v = v.wrapping_add(C * S::LANES);
         }
         for r in 0..R {
-            // SAFETY: R factors and R rows of C vectors.
+            // SAFETY: R factors or none, and R rows of C vectors.
             unsafe {
-                let alpha = s.splat(*self.alpha.add(r));
-                for c in 0..C {
-                    let at = self.out.add(r * self.stride + c * S::LANES);
-                    s.store(at, s.fma(s.load(at), alpha, acc[r][c]));
+                let row = self.out.add(r * self.stride);
+                if self.alpha.is_null() {
+                    for c in 0..C {
+                        let at = row.add(c * S::LANES);
+                        s.store(at, s.add(s.load(at), acc[r][c]));
+                    }
+                } else {
+                    let alpha = s.splat(*self.alpha.add(r));
+                    for c in 0..C {
+                        let at = row.add(c * S::LANES);
+                        s.store(at, s.fma(s.load(at), alpha, acc[r][c]));
+                    }
                 }
             }
         }

@@ -19,6 +19,9 @@ impl Avx2 {
 /// A window into this at `8 - n` is a mask of the first `n` lanes.
 static MASK: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
+/// Eighths of powers of two.
+static EIGHTHS: [u32; 8] = math::roots();
+
 /// Mask of the first `n` lanes.
 #[inline(always)]
 fn mask(n: usize) -> __m256i {
@@ -149,20 +152,24 @@ impl Simd for Avx2 {
     fn prefetch(self, p: *const u8) {
         op!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
     }
-    /// Rounding by adding a large number leaves the exponent in the low bits of the sum, where a shift finds it.
+    /// Rounding to eighths by adding a large number leaves the exponent and, below it, the number of eighths in the low bits
+    /// of the sum: a shift finds the one, a table in a register the other.
     #[inline(always)]
     fn exp2_scaled(self, x: __m256, c: __m256) -> __m256 {
         op!({
-            // -127 is the exponent that the bits of 0 stand for.
-            let x = _mm256_max_ps(x, _mm256_div_ps(_mm256_set1_ps(-127.0), c));
-            let large = _mm256_set1_ps(12_582_912.0 + 127.0);
+            let large = _mm256_set1_ps(math::round_to(8) + 127.0);
             let t = _mm256_fmadd_ps(x, c, large);
             let f = _mm256_fmsub_ps(x, c, _mm256_sub_ps(t, large));
-            let [a, b, d, e, g] = math::EXP2_NEAR.map(|k| _mm256_set1_ps(k));
-            let p = _mm256_fmadd_ps(_mm256_fmadd_ps(g, f, e), f, d);
-            let p = _mm256_fmadd_ps(_mm256_fmadd_ps(p, f, b), f, a);
+            let bits = _mm256_castps_si256(t);
+            let root = _mm256_permutevar8x32_epi32(_mm256_loadu_si256(EIGHTHS.as_ptr().cast()), bits);
+            let power = _mm256_castsi256_ps(_mm256_add_epi32(root, _mm256_slli_epi32::<20>(bits)));
+            let [a, b, d] = math::EXP2_EIGHTH.map(|k| _mm256_set1_ps(k));
+            let p = _mm256_fmadd_ps(_mm256_fmadd_ps(d, f, b), f, a);
             let p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0));
-            _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(t))))
+            // Below -126 the bits are no exponent; -inf has left NaN elsewhere.
+            let least = _mm256_set1_epi32(((math::round_to(8) + 1.0).to_bits() - 1) as i32);
+            let normal = _mm256_castsi256_ps(_mm256_cmpgt_epi32(bits, least));
+            _mm256_and_ps(normal, _mm256_mul_ps(p, power))
         })
     }
     #[inline(always)]
