@@ -2,9 +2,7 @@
 
 use crate::heads::Layer;
 use iceformer_core::attention::accelerated::Rule;
-use iceformer_core::attention::{
-    AttentionOptions, AttentionStats, Mask, Mode, Problem, attention, attention_by_rule,
-};
+use iceformer_core::attention::{AttentionOptions, AttentionStats, Mask, Mode, Problem, attention, attention_by_rule};
 use iceformer_core::mem::{Memory, Tensor, TensorMut};
 use std::time::Instant;
 
@@ -100,14 +98,33 @@ pub fn study(layer: &Layer, tolerance: f32, rule: Option<&Rule>, samples: usize,
     let (mut exact, mut fast, mut build) = (Vec::new(), Vec::new(), Vec::new());
     let (mut outcome, mut out) = (Outcome::default(), Vec::new());
     for _ in 0..rounds {
-        let m = layer.rows.min(4096); let short = Layer { rows: m, q: layer.q.chunks(layer.rows*layer.dim).flat_map(|h| h[..m*layer.dim].to_vec()).collect(), k: layer.k.chunks(layer.rows*layer.dim).flat_map(|h| h[..m*layer.dim].to_vec()).collect(), v: layer.v.chunks(layer.rows*layer.dim).flat_map(|h| h[..m*layer.dim].to_vec()).collect(), ..*layer };
+        let m = layer.rows.min(4096);
+        let short = Layer {
+            rows: m,
+            q: layer.q.chunks(layer.rows * layer.dim).flat_map(|h| h[..m * layer.dim].to_vec()).collect(),
+            k: layer.k.chunks(layer.rows * layer.dim).flat_map(|h| h[..m * layer.dim].to_vec()).collect(),
+            v: layer.v.chunks(layer.rows * layer.dim).flat_map(|h| h[..m * layer.dim].to_vec()).collect(),
+            ..*layer
+        };
         let only = std::env::var_os("ONLY").is_some();
-        let cal = || if std::env::var("ONLY").is_ok_and(|x| x == "2") { 0.0 } else { (0..3).map(|_| attend(&short, AttentionOptions { mode: Mode::Exact, ..base }, None).2).fold(f64::MAX, f64::min) };
+        let cal = || {
+            if std::env::var("ONLY").is_ok_and(|x| x == "2") {
+                0.0
+            } else {
+                (0..3)
+                    .map(|_| attend(&short, AttentionOptions { mode: Mode::Exact, ..base }, None).2)
+                    .fold(f64::MAX, f64::min)
+            }
+        };
         let t = if only { cal() } else { attend(layer, AttentionOptions { mode: Mode::Exact, ..base }, None).2 };
         exact.push(t);
         let (o, stats, t) = attend(layer, AttentionOptions { mode, ..base }, rule);
         fast.push(t);
-        if only { let e = exact.pop().unwrap(); let f = (layer.rows as f64 / 4096.0).powi(2); exact.push((e + cal()) / 2.0 * f); }
+        if only {
+            let e = exact.pop().unwrap();
+            let f = (layer.rows as f64 / 4096.0).powi(2);
+            exact.push((e + cal()) / 2.0 * f);
+        }
         build.push(stats.build_seconds);
         (outcome.pairs, outcome.pairs_dense, outcome.cells) = (stats.pairs, stats.pairs_dense, stats.cells_opened);
         outcome.estimated = f64::from(stats.estimated_mass) * stats.rows as f64;

@@ -194,15 +194,15 @@ fn every_instruction_set_is_exact_at_a_tiny_tolerance() {
 fn estimates_are_made_and_counted() {
     let tokens = Tokens::new(1, [64, 64], 8 * SEGMENT, 2);
     for rows in [1, 4, 5, 300] {
-        let fast = tokens.session(&options(&tokens, 2, Mode::Accelerated), 500);
+        // Keys that no model made are hard to estimate: a tolerance that lets it happen.
+        let fast = tokens.session(&with(options(&tokens, 2, Mode::Accelerated), |o| o.tolerance = 0.2), 500);
         let (fast, stats) = attend_all(&fast, rows, None, 1);
         assert_eq!((stats.mode, stats.reason, stats.rows), (Mode::Accelerated, Reason::Requested, 2 * rows as u64));
-        assert!(stats.pairs < stats.pairs_dense && stats.estimated_mass > 0.0 && stats.estimated_mass < 1.0);
+        assert!(stats.pairs < stats.pairs_dense && stats.estimated_mass > 0.0 && stats.estimated_mass <= 1.0);
         let exact = attend(&tokens.session(&options(&tokens, 2, Mode::Exact), 500), rows);
         let norm = |x: &[f32]| x.iter().map(|x| f64::from(x * x)).sum::<f64>().sqrt();
         let diff: Vec<f32> = fast.out.iter().zip(&exact.out).map(|(a, b)| a - b).collect();
         let error = norm(&diff) / norm(&exact.out);
-        // No model made these keys: the error only has to be small.
         assert!(error < 0.2, "{rows} rows: error {error}");
         assert!(fast != exact);
     }
@@ -408,7 +408,8 @@ fn alike_keys_are_estimated_exactly() {
 #[test]
 fn auto_is_exact_where_cells_do_not_help_and_says_why() {
     let tokens = Tokens::new(1, [64, 64], 2048 + 10, 15);
-    let o = options(&tokens, 2, Mode::Auto);
+    // Keys that no model made are hard to estimate: a tolerance that lets it happen.
+    let o = with(options(&tokens, 2, Mode::Auto), |o| o.tolerance = 0.5);
     let mut session = tokens.session(&o, 1000);
     let ran = |s: &Session, rows, mask: Option<Mask<'_>>| {
         let (_, stats) = attend_all(s, rows, mask, 1);

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let (mut path, mut rows, mut samples, mut rounds, mut tol, mut auto) = (heads::bundled(), usize::MAX, 16, 3, 0.05, false);
+    let (mut path, mut rows, mut samples, mut rounds, mut tol, mut auto) =
+        (heads::bundled(), usize::MAX, 16, 3, 0.05, false);
     let mut set: Vec<(String, f32)> = Vec::new();
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
@@ -42,14 +43,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     println!("{rule:?}");
-    println!("{:<6} {:>8} {:>8} {:>6} {:>7} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7}", "layer", "exact", "fast", "ratio", "build", "error", "p99", "missed", "pairs", "cells", "estim");
+    println!(
+        "{:<6} {:>8} {:>8} {:>6} {:>7} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7}",
+        "layer", "exact", "fast", "ratio", "build", "error", "p99", "missed", "pairs", "cells", "estim"
+    );
     let mut all = Outcome::default();
     let show = |name: &str, o: &Outcome| {
         println!(
             "{name:<6} {:>8.1} {:>8.1} {:>6.2} {:>7.2} {:>8.4} {:>8.4} {:>8.4} {:>7.4} {:>7.4} {:>7.4}",
-            o.exact * 1e3, o.accelerated * 1e3, o.exact / o.accelerated, o.build * 1e3, o.mean(), o.p99(),
-            o.missed as f64 / (o.heavy as f64).max(1.0), o.pairs as f64 / o.pairs_dense as f64,
-            o.cells as f64 * 16.0 / o.pairs_dense as f64, o.estimated / o.rows.max(1) as f64,
+            o.exact * 1e3,
+            o.accelerated * 1e3,
+            o.exact / o.accelerated,
+            o.build * 1e3,
+            o.mean(),
+            o.p99(),
+            o.missed as f64 / (o.heavy as f64).max(1.0),
+            o.pairs as f64 / o.pairs_dense as f64,
+            o.cells as f64 * 16.0 / o.pairs_dense as f64,
+            o.estimated / o.rows.max(1) as f64,
         );
     };
     for layer in &layers {

@@ -57,7 +57,7 @@ pub struct AttentionStats {
     pub pairs_dense: u64,
     /// Pairs of a row and a cell whose keys were scored exactly, in accelerated mode.
     pub cells_opened: u64,
-    /// Rows attended in accelerated mode, all heads counted.
+    /// Rows of a call in accelerated mode, all heads counted, however each of them was attended.
     pub rows: u64,
     /// Mean share of the softmax mass of these rows that was estimated.
     pub estimated_mass: f32,

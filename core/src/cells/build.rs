@@ -3,8 +3,8 @@
 use super::{BLOCK, Coords, LEAVES, Level, NODES, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Rows};
-use crate::simd::Isa;
 use crate::project::fitted::RANK;
+use crate::simd::Isa;
 use crate::simd::block::{Gather, Matrix, Outer, Scores, SumRows};
 
 /// Rounds of two means that a cut's direction comes from.
@@ -171,7 +171,7 @@ impl Bench {
     }
 
     /// Writes mean keys, spreads and reaches of segment `at` after [`split`](Bench::split), and adds to the moments.
-    pub(super)fn describe_keys(&mut self, isa: Isa, at: usize, leaves: &mut Level, nodes: &mut Level) {
+    pub(super) fn describe_keys(&mut self, isa: Isa, at: usize, leaves: &mut Level, nodes: &mut Level) {
         let d = self.dim_k;
         for (level, size, first) in [(leaves, BLOCK, at * LEAVES), (nodes, BLOCK * BLOCK, at * NODES)] {
             for i in 0..SEGMENT / size {

@@ -812,7 +812,12 @@ impl Task for Sift<'_> {
     fn run<S: Simd>(mut self, s: S) -> usize {
         check(self.rows, self.q.len(), 1, 1);
         check(self.places, self.centers.len().min(self.sure.len() * BLOCK), BLOCK, BLOCK);
-        assert!(self.reach.len() >= BLOCK && self.places.len() == self.rows.len() && self.lane < BLOCK && self.keys.len() == BLOCK * RANK);
+        assert!(
+            self.reach.len() >= BLOCK
+                && self.places.len() == self.rows.len()
+                && self.lane < BLOCK
+                && self.keys.len() == BLOCK * RANK
+        );
         // SAFETY: checked.
         unsafe {
             match S::LANES {

@@ -148,8 +148,9 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             Some(rule) => (b.find_usable(work), rule),
             None => (0, &self.rule),
         };
+        let part = AttentionStats { rows: queries as u64, ..AttentionStats::new(stats.mode, stats.reason) };
         if usable == 0 {
-            stats.pairs += seen;
+            stats.add(&AttentionStats { pairs: seen, ..part });
             return self.exact(b, work);
         }
         b.prepare(work);
@@ -157,14 +158,12 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         let doubtful = b.is_few(work) && self.rule.error < f32::INFINITY;
         let done = b.walk(work, doubtful, watch);
         if doubtful && b.predicted_error(work, queries) > f64::from(self.rule.error) {
-            stats.pairs += seen;
+            stats.add(&AttentionStats { pairs: seen, ..part });
             return self.exact(b, work);
         }
-        stats.pairs += seen - (usable * SEGMENT * queries) as u64 + done.cells * BLOCK as u64;
-        stats.cells_opened += done.cells;
-        let share = self.finish(b, work) / queries as f32;
-        let part = AttentionStats::new(stats.mode, stats.reason);
-        stats.add(&AttentionStats { rows: queries as u64, estimated_mass: share, ..part });
+        let estimated_mass = self.finish(b, work) / queries as f32;
+        let pairs = seen - (usable * SEGMENT * queries) as u64 + done.cells * BLOCK as u64;
+        stats.add(&AttentionStats { pairs, cells_opened: done.cells, estimated_mass, ..part });
     }
 
     /// A row whose weights left the range of f32: a key beyond everything that the means let expect.

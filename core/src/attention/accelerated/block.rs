@@ -44,7 +44,18 @@ impl Sizes {
         let few = rows <= FEW;
         let stride = dim_v.next_multiple_of(16);
         let queries = group * block.min(if few { FEW } else { usize::MAX });
-        (block, Sizes { queries, dim_k, dim_v, q_stride: dim_k.next_multiple_of(BLOCK), stride, segments: keys / SEGMENT, few })
+        (
+            block,
+            Sizes {
+                queries,
+                dim_k,
+                dim_v,
+                q_stride: dim_k.next_multiple_of(BLOCK),
+                stride,
+                segments: keys / SEGMENT,
+                few,
+            },
+        )
     }
 }
 
@@ -154,7 +165,9 @@ impl Work {
         let (_, s) = Sizes::new(dim_k, dim_v, group, rows, keys);
         let n = s.queries;
         exact::plan(plan, dim_k, dim_v, rows);
-        for len in [(n * s.q_stride).max(2 * s.dim_k), n * s.stride, n, n, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK] {
+        for len in
+            [(n * s.q_stride).max(2 * s.dim_k), n * s.stride, n, n, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK]
+        {
             Buf::<f32>::plan(plan, len);
         }
         for _ in 0..6 {

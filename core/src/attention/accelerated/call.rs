@@ -2,8 +2,8 @@
 
 use super::super::call::in_parts;
 use super::super::clock;
-use super::super::problem::{AttentionStats, Checked, Problem};
 use super::super::exact::Head;
+use super::super::problem::{AttentionStats, Checked, Problem};
 use super::super::{Mode, Reason};
 use super::all::{Accelerated, most_pieces};
 use super::{Rule, Work};

@@ -3,7 +3,10 @@
 
 use super::block::{RowBlock, SAMPLED, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
-use crate::simd::block::{AddKeys, AddValues, Children, Choose, Doubt, LOWEST, Limits, Matrix, Prefetch, Scores, Settle, Sift, Total, Transpose, Weigh};
+use crate::simd::block::{
+    AddKeys, AddValues, Children, Choose, Doubt, LOWEST, Limits, Matrix, Prefetch, Scores, Settle, Sift, Total,
+    Transpose, Weigh,
+};
 
 /// Keys of a cell and of a node, in powers of two.
 const LOG2_COUNT: [f32; 2] = [4.0, 8.0];
@@ -183,7 +186,9 @@ impl RowBlock<'_> {
     /// Scores a block's vectors for the rows that opened it, lists what they may have to open, and leaves estimates of all
     /// in the level's scores.
     fn choose(&self, work: &mut Work, block: &Block<'_>, rows: From, present: &[f32; BLOCK], bits: u16) {
-        let Work { sizes, q, scores, every, sample, reference, needle, mass, sigma, centers, sure, open, lists, .. } = work;
+        let Work {
+            sizes, q, scores, every, sample, reference, needle, mass, sigma, centers, sure, open, lists, ..
+        } = work;
         let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
         let [cells, nodes] = lists;
         let (level, rows, below) = match rows {
