@@ -1,0 +1,210 @@
+//! From scores of means to estimates, and to what has to be opened.
+
+use super::{BLOCK, MOST, capped, check};
+use crate::simd::Task;
+use crate::simd::math;
+use crate::simd::vector::Simd;
+
+/// What is known of every query of a block, in powers of two: logits are `score * scale * log2(e)`, which the queries
+/// carry already.
+pub(crate) struct Limits<'a> {
+    /// Weights are relative to this logit.
+    pub(crate) reference: &'a [f32],
+    /// Logit that a key must seem to reach to be worth finding.
+    pub(crate) needle: &'a [f32],
+    /// Weight times spread that a child must reach.
+    pub(crate) mass: &'a [f32],
+    /// Standard deviation of a logit per unit of a child's spread.
+    pub(crate) sigma: &'a [f32],
+    /// Standard deviations that the farthest vector of a child may stand out.
+    pub(crate) stand_out: f32,
+    /// Logits are `softcap * tanh(logit / softcap)`; 0 = off.
+    pub(crate) softcap: f32,
+}
+
+/// Children of a node.
+pub(crate) struct Children<'a> {
+    /// Root mean square distance of a child's keys from its mean.
+    pub(crate) spread: &'a [f32],
+    /// Largest distance of a child's key from its mean.
+    pub(crate) reach: &'a [f32],
+    /// 1 for children that are to be looked at, 0 for others.
+    pub(crate) present: &'a [f32; BLOCK],
+    /// The same as bits.
+    pub(crate) bits: u16,
+    /// log2 of a child's keys.
+    pub(crate) log2_count: f32,
+}
+
+/// Spread, in powers of two, beyond which a mean says nothing.
+const SPREAD: f32 = 17.3;
+
+/// `2 cosh(sigma)` of a spread in powers of two, by its series up to the sixth power: 2 % short at 3 natural units, and an
+/// estimate is worth little beyond.
+#[inline(always)]
+fn twice_cosh<S: Simd>(s: S, sigma: S::V) -> S::V {
+    const V: f32 = core::f32::consts::LN_2 * core::f32::consts::LN_2;
+    let v = s.mul(sigma, sigma);
+    let p = s.fma(v, s.splat(V * V * V / 360.0), s.splat(V * V / 12.0));
+    s.fma(v, s.fma(v, p, s.splat(V)), s.splat(2.0))
+}
+
+/// Logit of a child's mean and one standard deviation of its keys, with what `softcap` makes of them.
+#[inline(always)]
+fn center<S: Simd>(s: S, x: S::V, sigma: S::V, cap: f32) -> (S::V, S::V) {
+    if cap > 0.0 {
+        let t = math::tanh(s, s.mul(x, s.splat(1.0 / cap)));
+        let slope = s.sub(s.splat(1.0), s.mul(t, t));
+        return (s.mul(t, s.splat(cap)), s.mul(sigma, slope));
+    }
+    (x, sigma)
+}
+
+/// Adds the children's estimated weights to running maxima and sums, lane by lane: `max` and `sum` are `[query][BLOCK]`.
+pub(crate) struct Total<'a> {
+    pub(crate) scores: &'a [f32],
+    pub(crate) children: Children<'a>,
+    pub(crate) limits: Limits<'a>,
+    pub(crate) count: usize,
+    pub(crate) max: &'a mut [f32],
+    pub(crate) sum: &'a mut [f32],
+}
+
+/// Below every logit, and its difference from any is finite.
+pub(crate) const LOWEST: f32 = -1e30;
+
+impl Task for Total<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let n = self.count;
+        assert!(self.scores.len() >= n * BLOCK && self.max.len() >= n * BLOCK && self.sum.len() >= n * BLOCK);
+        assert!(self.limits.sigma.len() >= n && self.children.spread.len() >= BLOCK);
+        let count = s.splat(self.children.log2_count - 1.0);
+        for i in 0..n {
+            let root = s.splat(self.limits.sigma[i]);
+            let mut c = 0;
+            while c < BLOCK {
+                // SAFETY: vector c of a row of BLOCK numbers; row i is inside all of them.
+                unsafe {
+                    let at = i * BLOCK + c;
+                    let sigma = s.mul(s.load(self.children.spread.as_ptr().add(c)), root);
+                    let (x, sigma) = center(s, s.load(self.scores.as_ptr().add(at)), sigma, self.limits.softcap);
+                    let sigma = s.min(sigma, s.splat(SPREAD));
+                    let x = s.add(x, count);
+                    let present = s.load(self.children.present.as_ptr().add(c));
+                    let high = s.select_lt(s.splat(0.5), present, s.add(x, sigma), s.splat(LOWEST));
+                    let low = s.select_lt(s.splat(0.5), present, s.sub(x, sigma), s.splat(LOWEST));
+                    let before = s.load(self.max.as_ptr().add(at));
+                    let now = s.max(before, high);
+                    let sum = s.mul(s.load(self.sum.as_ptr().add(at)), s.exp2(s.sub(before, now)));
+                    let new = s.add(s.exp2(s.sub(high, now)), s.exp2(s.sub(low, now)));
+                    s.store(self.max.as_mut_ptr().add(at), now);
+                    s.store(self.sum.as_mut_ptr().add(at), s.add(sum, new));
+                }
+                c += S::LANES;
+            }
+        }
+    }
+}
+
+/// Which children each row of a list may have to open, as bits, and which of them for their mass; estimated weights of all
+/// in place of their scores, which go to `centers`.
+pub(crate) struct Choose<'a> {
+    pub(crate) scores: &'a mut [f32],
+    pub(crate) rows: &'a [u16],
+    pub(crate) children: Children<'a>,
+    pub(crate) limits: Limits<'a>,
+    pub(crate) centers: &'a mut [f32],
+    pub(crate) open: &'a mut [u16],
+    /// Opened for the mass: see [`Sift`].
+    pub(crate) sure: &'a mut [u16],
+}
+
+impl Task for Choose<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Choose { scores, rows, children, limits, centers, open, sure } = self;
+        let n = rows.len();
+        let queries = limits.sigma.len().min(limits.reference.len()).min(limits.needle.len()).min(limits.mass.len());
+        check(rows, queries, 1, 1);
+        assert!(centers.len() >= n * BLOCK);
+        assert!(scores.len() >= n * BLOCK && open.len() >= n && sure.len() >= n);
+        assert!(children.spread.len() >= BLOCK && children.reach.len() >= BLOCK);
+        let count = children.log2_count - 1.0;
+        let cap = limits.softcap;
+        for i in 0..n {
+            let q = rows[i] as usize;
+            let root = s.splat(limits.sigma[q]);
+            let far = s.splat(limits.sigma[q] * limits.stand_out);
+            let shift = s.splat(count - limits.reference[q]);
+            let (needle, mass) = (s.splat(limits.needle[q]), s.splat(limits.mass[q]));
+            let (mut light, mut far_off, mut c) = (0, 0, 0);
+            while c < BLOCK {
+                // SAFETY: vector c of rows of BLOCK numbers that are inside.
+                unsafe {
+                    let at = scores.as_mut_ptr().add(i * BLOCK + c);
+                    let raw = s.load(at);
+                    let best = capped(s, s.fma(s.load(children.reach.as_ptr().add(c)), far, raw), cap);
+                    let sigma = s.mul(s.load(children.spread.as_ptr().add(c)), root);
+                    let (x, sigma) = center(s, raw, sigma, cap);
+                    let sigma = s.min(sigma, s.splat(SPREAD));
+                    let x = s.add(x, shift);
+                    let most = s.splat(MOST);
+                    let w = s.mul(s.exp2(s.min(x, most)), twice_cosh(s, sigma));
+                    // The spread in natural units, as a share of the weight that may be wrong.
+                    let wrong = s.mul(w, s.min(s.mul(sigma, s.splat(core::f32::consts::LN_2)), s.splat(1.0)));
+                    light |= s.lt_bits(wrong, mass) << c;
+                    far_off |= s.lt_bits(best, needle) << c;
+                    s.store(centers.as_mut_ptr().add(i * BLOCK + c), raw);
+                    s.store(at, s.mul(w, s.load(children.present.as_ptr().add(c))));
+                }
+                c += S::LANES;
+            }
+            sure[i] = !(light as u16) & children.bits;
+            open[i] = !(far_off as u16) & children.bits | sure[i];
+        }
+    }
+}
+
+/// Adds to `out`, `[query][BLOCK]`, the expected square error of a weighted sum of values in which children count as one:
+/// `p^2 (e^v - 1) / count` times the spread of their values, `v` the variance of their logits.
+pub(crate) struct Doubt<'a> {
+    pub(crate) p: &'a [f32],
+    pub(crate) rows: &'a [u16],
+    pub(crate) spread: &'a [f32],
+    pub(crate) value_spread: &'a [f32],
+    pub(crate) sigma: &'a [f32],
+    pub(crate) count: f32,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Task for Doubt<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Doubt { p, rows, spread, value_spread, sigma, count, out } = self;
+        check(rows, out.len(), BLOCK, BLOCK);
+        assert!(p.len() >= rows.len() * BLOCK && spread.len() >= BLOCK && value_spread.len() >= BLOCK);
+        for (i, &row) in rows.iter().enumerate() {
+            let root = s.splat(sigma[row as usize] * core::f32::consts::LN_2);
+            for c in (0..BLOCK).step_by(S::LANES) {
+                // SAFETY: vector c of rows of BLOCK numbers.
+                unsafe {
+                    let d = s.mul(s.load(spread.as_ptr().add(c)), root);
+                    // Beyond a variance of 4 the estimate is wrong by its own size anyway.
+                    let v = s.min(s.mul(d, d), s.splat(4.0));
+                    let e = s.fma(v, s.fma(v, s.splat(1.0 / 6.0), s.splat(0.5)), s.splat(1.0));
+                    let p = s.load(p.as_ptr().add(i * BLOCK + c));
+                    let of = s.mul(s.mul(p, p), s.mul(s.mul(v, e), s.load(value_spread.as_ptr().add(c))));
+                    let at = out.as_mut_ptr().add(row as usize * BLOCK + c);
+                    s.store(at, s.fma(of, s.splat(1.0 / count), s.load(at)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Blocks of sixteen vectors (the keys of a cell, the means of a node's cells) against lists of query rows.
+//!
+//! A block lies transposed, so that its vectors fill the lanes; queries are read as they lie, as broadcasts. Whatever a
+//! list holds costs the same per row: lists are what is left when most rows do not want a block.
+//!
+//! `scores` products; `choose` estimates and what is opened for them; `sift` a second look along a few coordinates; `weigh`
+//! exact weights; `values` weighted sums; `gather` bringing rows together.
+
+mod choose;
+mod gather;
+mod scores;
+mod sift;
+#[cfg(test)]
+mod tests;
+mod values;
+mod weigh;
+
+pub(crate) use choose::{Children, Choose, Doubt, LOWEST, Limits, Total};
+pub(crate) use gather::{Gather, Outer, Prefetch, SumRows, Transpose};
+pub(crate) use scores::{Forms, Scores};
+pub(crate) use sift::{Along, RANK, Sift, by_child};
+pub(crate) use values::{AddKeys, AddValues, Settle};
+pub(crate) use weigh::Weigh;
+
+use super::math;
+use super::vector::Simd;
+
+/// Vectors of a block.
+pub(crate) const BLOCK: usize = 16;
+
+/// Rows of f32, `stride` apart, of which `cols` count.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a> {
+    pub(crate) data: &'a [f32],
+    pub(crate) stride: usize,
+    pub(crate) cols: usize,
+}
+
+/// Refuses a list that leaves `len` numbers in rows of `stride`.
+#[inline(always)]
+fn check(rows: &[u16], len: usize, stride: usize, cols: usize) {
+    assert!(cols <= stride && stride > 0);
+    let count = len / stride;
+    assert!(rows.iter().fold(true, |ok, &r| ok & ((r as usize) < count)));
+}
+
+/// Larger than any difference that a weight may come from: 2^100 is finite and so are sums of many.
+const MOST: f32 = 100.0;
+
+/// Logits under a softcap; 0 = none.
+#[inline(always)]
+fn capped<S: Simd>(s: S, x: S::V, cap: f32) -> S::V {
+    if cap > 0.0 { s.mul(math::tanh(s, s.mul(x, s.splat(1.0 / cap))), s.splat(cap)) } else { x }
+}

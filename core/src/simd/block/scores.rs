@@ -1,0 +1,201 @@
+//! Inner products of blocks with lists of rows, and quadratic forms of rows.
+
+use super::{BLOCK, Matrix, check};
+use crate::simd::Task;
+use crate::simd::vector::Simd;
+
+/// `out[i * BLOCK + j] = <q[rows[i]], vector j>`; `block` is `[cols][BLOCK]`.
+pub(crate) struct Scores<'a> {
+    pub(crate) block: &'a [f32],
+    pub(crate) q: Matrix<'a>,
+    pub(crate) rows: &'a [u16],
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Task for Scores<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        check(self.rows, self.q.data.len(), self.q.stride, self.q.cols);
+        assert!(self.block.len() >= self.q.cols * BLOCK && self.out.len() >= self.rows.len() * BLOCK);
+        // SAFETY: rows are inside the matrix, the block has `cols` rows, `out` a row for every query.
+        unsafe {
+            match S::LANES {
+                16 => self.tiles::<S, 1, 8>(s),
+                8 => self.tiles::<S, 2, 4>(s),
+                4 => self.tiles::<S, 4, 4>(s),
+                _ => self.tiles::<S, 16, 1>(s),
+            }
+        }
+    }
+}
+
+impl Scores<'_> {
+    /// # Safety
+    /// As checked in `run`; `C * LANES` is the block.
+    #[inline(always)]
+    unsafe fn tiles<S: Simd, const C: usize, const R: usize>(mut self, s: S) {
+        let mut i = 0;
+        // SAFETY: rows i.. are there.
+        unsafe {
+            while i + R <= self.rows.len() {
+                self.tile::<S, C, R>(s, i);
+                i += R;
+            }
+            if R > 4 && i + 4 <= self.rows.len() {
+                self.tile::<S, C, 4>(s, i);
+                i += 4;
+            }
+            // One or two rows would wait for their own sums: two chains each.
+            while i + 2 <= self.rows.len() {
+                self.pair::<S, C, 2>(s, i);
+                i += 2;
+            }
+            if i < self.rows.len() {
+                self.pair::<S, C, 1>(s, i);
+            }
+        }
+    }
+
+    /// As [`Scores::tile`], even and odd elements summed apart.
+    ///
+    /// # Safety
+    /// As checked in `run`.
+    #[inline(always)]
+    unsafe fn pair<S: Simd, const C: usize, const R: usize>(&mut self, s: S, i: usize) {
+        let mut q = [self.q.data.as_ptr(); R];
+        for r in 0..R {
+            // SAFETY: the row is inside.
+            q[r] = unsafe { q[r].add(self.rows[i + r] as usize * self.q.stride) };
+        }
+        let mut acc = [[[s.splat(0.0); C]; R]; 2];
+        let mut k = 0;
+        while k < self.q.cols {
+            for half in 0..2 {
+                if k + half < self.q.cols {
+                    for c in 0..C {
+                        // SAFETY: row k + half of the block.
+                        let b = unsafe { s.load(self.block.as_ptr().add((k + half) * BLOCK + c * S::LANES)) };
+                        for r in 0..R {
+                            // SAFETY: k + half < cols.
+                            let a = s.splat(unsafe { *q[r].add(k + half) });
+                            acc[half][r][c] = s.fma(a, b, acc[half][r][c]);
+                        }
+                    }
+                }
+            }
+            k += 2;
+        }
+        for r in 0..R {
+            for c in 0..C {
+                let sum = s.add(acc[0][r][c], acc[1][r][c]);
+                // SAFETY: `out` has a row for every query.
+                unsafe { s.store(self.out.as_mut_ptr().add((i + r) * BLOCK + c * S::LANES), sum) };
+            }
+        }
+    }
+
+    /// `R` rows from list place `i` on.
+    ///
+    /// # Safety
+    /// As checked in `run`.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const C: usize, const R: usize>(&mut self, s: S, i: usize) {
+        let mut q = [self.q.data.as_ptr(); R];
+        for r in 0..R {
+            // SAFETY: the row is inside.
+            q[r] = unsafe { q[r].add(self.rows[i + r] as usize * self.q.stride) };
+        }
+        let mut acc = [[s.splat(0.0); C]; R];
+        let mut block = self.block.as_ptr();
+        for k in 0..self.q.cols {
+            let mut b = [s.splat(0.0); C];
+            for c in 0..C {
+                // SAFETY: row k of the block.
+                b[c] = unsafe { s.load(block.add(c * S::LANES)) };
+            }
+            for r in 0..R {
+                // SAFETY: k < cols.
+                let a = s.splat(unsafe { *q[r].add(k) });
+                for c in 0..C {
+                    acc[r][c] = s.fma(a, b[c], acc[r][c]);
+                }
+            }
+            block = block.wrapping_add(BLOCK);
+        }
+        for r in 0..R {
+            for c in 0..C {
+                // SAFETY: `out` has a row for every query.
+                unsafe { s.store(self.out.as_mut_ptr().add((i + r) * BLOCK + c * S::LANES), acc[r][c]) };
+            }
+        }
+    }
+}
+
+/// `out[i] = sqrt(max(q_i^T moment q_i, 0) * factor)` for the first `out.len()` rows; `moment` is `[cols][stride]`, padded
+/// with zeros to whole blocks like the rows of `q`.
+pub(crate) struct Forms<'a> {
+    pub(crate) q: Matrix<'a>,
+    pub(crate) moment: &'a [f32],
+    pub(crate) factor: f32,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Task for Forms<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let Matrix { data, stride, cols } = self.q;
+        assert!(stride.is_multiple_of(BLOCK) && cols <= stride && self.moment.len() >= cols * stride);
+        assert!(data.len() >= self.out.len() * stride);
+        let mut i = 0;
+        while i < self.out.len() {
+            // SAFETY: the rows are inside.
+            unsafe {
+                if i + 8 <= self.out.len() {
+                    self.tile::<S, 8>(s, i);
+                    i += 8;
+                } else {
+                    self.tile::<S, 1>(s, i);
+                    i += 1;
+                }
+            }
+        }
+    }
+}
+
+impl Forms<'_> {
+    /// `R` rows from row `i` on.
+    ///
+    /// # Safety
+    /// They are inside, as checked in `run`.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const R: usize>(&mut self, s: S, i: usize) {
+        let Matrix { data, stride, cols } = self.q;
+        let q = data.as_ptr().wrapping_add(i * stride);
+        let mut total = [s.splat(0.0); R];
+        let mut c = 0;
+        while c < stride {
+            let mut acc = [s.splat(0.0); R];
+            for k in 0..cols {
+                // SAFETY: row k of the moment, vector c; k < cols.
+                unsafe {
+                    let m = s.load(self.moment.as_ptr().add(k * stride + c));
+                    for r in 0..R {
+                        acc[r] = s.fma(s.splat(*q.add(r * stride + k)), m, acc[r]);
+                    }
+                }
+            }
+            for r in 0..R {
+                // SAFETY: vector c of a row.
+                total[r] = s.fma(acc[r], unsafe { s.load(q.add(r * stride + c)) }, total[r]);
+            }
+            c += S::LANES;
+        }
+        for r in 0..R {
+            self.out[i + r] = libm::sqrtf((s.reduce_add(total[r]) * self.factor).max(0.0));
+        }
+    }
+}
