@@ -39,6 +39,9 @@ pub(crate) struct Children<'a> {
 /// Spread, in powers of two, beyond which a mean says nothing.
 const SPREAD: f32 = 17.3;
 
+/// Spread, in powers of two, up to which an estimate is believed where too large a sum would hide what matters.
+const SURE: f32 = 4.3;
+
 /// `2 cosh(sigma)` of a spread in powers of two, by its series up to the sixth power: 2 % short at 3 natural units, and an
 /// estimate is worth little beyond.
 #[inline(always)]
@@ -91,7 +94,7 @@ impl Task for Total<'_> {
                     let at = i * BLOCK + c;
                     let sigma = s.mul(s.load(self.children.spread.as_ptr().add(c)), root);
                     let (x, sigma) = center(s, s.load(self.scores.as_ptr().add(at)), sigma, self.limits.softcap);
-                    let sigma = s.min(sigma, s.splat(SPREAD));
+                    let sigma = s.min(sigma, s.splat(SURE));
                     let x = s.add(x, count);
                     let present = s.load(self.children.present.as_ptr().add(c));
                     let high = s.select_lt(s.splat(0.5), present, s.add(x, sigma), s.splat(LOWEST));

@@ -1,0 +1,257 @@
+//! Accelerated attention in one call: exact where it has to be, near it elsewhere, the same bits on any number of threads.
+#![allow(unsafe_code)]
+
+use iceformer_core::attention::{
+    AttentionOptions, AttentionStats, Mask, Mode, Problem, Reason, attention, required, sparsity,
+};
+use iceformer_core::math::hash;
+use iceformer_core::mem::{Memory, Tensor, TensorMut};
+use iceformer_core::simd::Isa;
+use std::ptr::NonNull;
+
+fn noise(n: usize, seed: u64, scale: f32) -> Vec<f32> {
+    // Two uniform numbers: near enough to a bell.
+    let uniform = |i: u64| (hash(seed, i) >> 40) as f32 / (1 << 24) as f32 - 0.5;
+    (0..n as u64).map(|i| (uniform(2 * i) + uniform(2 * i + 1)) * 2.0 * scale).collect()
+}
+
+/// Heads whose keys gather around centres, with values that go with them.
+struct Heads {
+    shape: [usize; 4],
+    keys: usize,
+    dim_v: usize,
+    group: usize,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+impl Heads {
+    fn new(
+        batch: usize,
+        heads_kv: usize,
+        group: usize,
+        rows: usize,
+        keys: usize,
+        dims: [usize; 2],
+        spread: f32,
+    ) -> Heads {
+        let near = |n: usize, d: usize, seed: u64, spread: f32| {
+            let centres = noise(32 * d, seed + 50, 2.0);
+            let mut x = noise(n * d, seed, spread);
+            for (i, row) in x.chunks_mut(d).enumerate() {
+                let c = hash(9, i as u64) as usize % 32;
+                row.iter_mut().zip(&centres[c * d..]).for_each(|(x, c)| *x += c);
+            }
+            x
+        };
+        let [dim_k, dim_v] = dims;
+        let shape = [batch, heads_kv * group, rows, dim_k];
+        let n = batch * heads_kv * keys;
+        let (k, v) = (near(n, dim_k, 1, spread), near(n, dim_v, 2, spread));
+        Heads { shape, keys, dim_v, group, q: noise(shape.iter().product(), 3, 1.5), k, v }
+    }
+
+    fn problem<'a>(
+        &'a self,
+        out: &'a mut [f32],
+        lse: &'a mut [f32],
+        mask: Mask<'a>,
+        o: AttentionOptions,
+    ) -> Problem<'a> {
+        let [batch, heads, rows, _] = self.shape;
+        let kv = |d: usize| [batch, heads / self.group, self.keys, d];
+        Problem {
+            q: Tensor::new(&self.q, self.shape).unwrap(),
+            k: Tensor::new(&self.k, kv(self.shape[3])).unwrap(),
+            v: Tensor::new(&self.v, kv(self.dim_v)).unwrap(),
+            out: TensorMut::new(out, [batch, heads, rows, self.dim_v]).unwrap(),
+            lse: Some(TensorMut::new(lse, [batch, heads, rows, 1]).unwrap()),
+            mask,
+            options: o,
+        }
+    }
+
+    fn run(&self, mask: Mask<'_>, o: AttentionOptions) -> (Vec<f32>, Vec<f32>, AttentionStats) {
+        let [batch, heads, rows, _] = self.shape;
+        let (mut out, mut lse) = (vec![0.0; batch * heads * rows * self.dim_v], vec![0.0; batch * heads * rows]);
+        let stats = attention(&self.problem(&mut out, &mut lse, mask, o), &Memory::system(0).unwrap()).unwrap();
+        (out, lse, stats)
+    }
+}
+
+fn mode(mode: Mode, tolerance: f32) -> AttentionOptions {
+    AttentionOptions { mode, tolerance, ..AttentionOptions::default() }
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+    norm(&mut a.iter().zip(b).map(|(a, b)| f64::from(a - b))) / norm(&mut b.iter().map(|&b| f64::from(b)))
+}
+
+#[test]
+fn a_tiny_tolerance_is_exact_with_every_mask() {
+    let (rows, keys) = (300, 1100);
+    let heads = Heads::new(2, 2, 3, rows, keys, [40, 24], 0.4);
+    let padding: Vec<u8> = (0..2 * keys as u64).map(|i| u8::from(hash(4, i) % 5 != 0)).collect();
+    let prefix: Vec<u64> = (0..rows as u64).map(|i| 500 + 2 * i).collect();
+    let mut bias = vec![0.0; rows * keys];
+    for (i, row) in bias.chunks_mut(keys).enumerate() {
+        row[700 + i..].fill(f32::NEG_INFINITY);
+        row[10] = 1.5;
+    }
+    let masks = [
+        Mask::None,
+        Mask::Causal { q_pos0: 800 },
+        Mask::Prefix(&prefix),
+        Mask::Keys(&padding),
+        Mask::Additive(Tensor::new(&bias, [1, 1, rows, keys]).unwrap()),
+    ];
+    for mask in masks {
+        for (window, sinks, softcap) in [(0, 0, 0.0), (0, 0, 4.0), (700, 5, 0.0)] {
+            let o = |m, t| AttentionOptions { window, sinks, softcap, ..mode(m, t) };
+            let (want, want_lse, exact) = heads.run(mask, o(Mode::Exact, 0.0));
+            let (have, have_lse, stats) = heads.run(mask, o(Mode::Accelerated, 1e-12));
+            assert_eq!(stats.pairs_dense, exact.pairs_dense, "{mask:?}");
+            assert!(distance(&have, &want) < 1e-5, "{mask:?}");
+            for (a, b) in have_lse.iter().zip(&want_lse) {
+                assert!((a - b).abs() < 1e-4 || a == b, "{mask:?}: {a} and {b}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_estimated_keeps_the_tolerance() {
+    let heads = Heads::new(1, 1, 2, 600, 4096, [64, 64], 0.15);
+    let (want, want_lse, _) = heads.run(Mask::None, mode(Mode::Exact, 0.0));
+    let mut before = 0;
+    for tolerance in [0.2, 0.05, 0.01] {
+        let (have, lse, stats) = heads.run(Mask::None, mode(Mode::Accelerated, tolerance));
+        let error = distance(&have, &want);
+        assert!(error < f64::from(tolerance), "tolerance {tolerance}: error {error}");
+        assert!(stats.pairs < stats.pairs_dense && stats.estimated_mass > 0.0, "{stats:?}");
+        assert!(stats.pairs >= before, "less error, fewer pairs");
+        before = stats.pairs;
+        assert!(lse.iter().zip(&want_lse).all(|(a, b)| (a - b).abs() < 3.0 * tolerance));
+    }
+}
+
+#[test]
+fn cells_of_equal_keys_are_estimated_exactly() {
+    let mut heads = Heads::new(1, 1, 2, 40, 2048, [64, 64], 0.5);
+    // Every cell holds one key, sixteen times.
+    let kinds = noise(16 * 64, 8, 2.0);
+    heads.k.chunks_mut(64).enumerate().for_each(|(i, k)| k.copy_from_slice(&kinds[i % 16 * 64..][..64]));
+    let (want, ..) = heads.run(Mask::None, mode(Mode::Exact, 0.0));
+    let (have, _, stats) = heads.run(Mask::None, mode(Mode::Accelerated, 0.05));
+    assert!(distance(&have, &want) < 1e-5 && stats.pairs < stats.pairs_dense);
+}
+
+#[test]
+fn noise_is_attended_exactly() {
+    let (n, d) = (2560, 64);
+    let mut heads = Heads::new(1, 1, 2, n, n, [d, d], 1.0);
+    (heads.k, heads.v) = (noise(n * d, 5, 1.5), noise(n * d, 6, 1.5));
+    let (want, ..) = heads.run(Mask::Causal { q_pos0: 0 }, mode(Mode::Exact, 0.0));
+    for m in [Mode::Auto, Mode::Accelerated] {
+        let (have, _, stats) = heads.run(Mask::Causal { q_pos0: 0 }, mode(m, 0.05));
+        // Asked for by name, cells are opened until the tolerance is kept: nearly all of them.
+        assert!(stats.pairs > stats.pairs_dense * 9 / 10 && distance(&have, &want) < 0.05);
+        if m == Mode::Auto {
+            assert_eq!((stats.mode, stats.reason, stats.pairs), (Mode::Exact, Reason::Diffuse, stats.pairs_dense));
+            assert!(distance(&have, &want) < 1e-6);
+        }
+    }
+}
+
+#[test]
+fn keys_that_stand_out_are_found() {
+    let mut heads = Heads::new(1, 1, 1, 64, 4096, [64, 64], 0.2);
+    // Every row's own key, somewhere, so that it takes half of the softmax and more.
+    let mut at = Vec::new();
+    for (i, q) in heads.q.chunks(64).enumerate() {
+        let j = (hash(10, i as u64) % 4096) as usize;
+        let norm2: f32 = q.iter().map(|x| x * x).sum();
+        heads.k[j * 64..][..64].iter_mut().zip(q).for_each(|(k, q)| *k = q * 130.0 / norm2);
+        heads.v[j * 64..][..64].fill(9.0 + i as f32 / 8.0);
+        at.push(j);
+    }
+    let (want, ..) = heads.run(Mask::None, mode(Mode::Exact, 0.0));
+    let (have, _, stats) = heads.run(Mask::None, mode(Mode::Accelerated, 0.1));
+    assert!(stats.pairs < stats.pairs_dense, "{stats:?}");
+    for (i, (a, b)) in have.chunks(64).zip(want.chunks(64)).enumerate() {
+        assert!(distance(a, b) < 0.05, "row {i}, key {}: {}", at[i], distance(a, b));
+    }
+}
+
+#[test]
+fn logits_far_beyond_the_means_are_right() {
+    let mut heads = Heads::new(1, 1, 2, 64, 2048, [32, 32], 0.1);
+    // One key in opposition to its neighbours, with logits of hundreds for some rows.
+    heads.k[777 * 32..][..32].iter_mut().enumerate().for_each(|(i, k)| *k = if i % 2 == 0 { 900.0 } else { -900.0 });
+    let (want, ..) = heads.run(Mask::None, mode(Mode::Exact, 0.0));
+    let (have, ..) = heads.run(Mask::None, mode(Mode::Accelerated, 0.05));
+    assert!(have.iter().all(|x| x.is_finite()));
+    assert!(distance(&have, &want) < 0.05);
+}
+
+#[test]
+fn threads_and_memory_change_nothing() {
+    let heads = Heads::new(2, 2, 2, 500, 2304, [48, 48], 0.2);
+    let o = |threads| AttentionOptions { num_threads: threads, ..mode(Mode::Accelerated, 0.1) };
+    let (want, want_lse, stats) = heads.run(Mask::Causal { q_pos0: 1804 }, o(1));
+    assert!(stats.pairs < stats.pairs_dense);
+    for threads in [2, 3, 7] {
+        let (have, lse, part) = heads.run(Mask::Causal { q_pos0: 1804 }, o(threads));
+        assert!(have == want && lse == want_lse, "{threads} threads");
+        assert_eq!((part.pairs, part.cells_opened, part.rows), (stats.pairs, stats.cells_opened, stats.rows));
+    }
+    for threads in [1, 3] {
+        let (mut out, mut lse) = (vec![0.0; want.len()], vec![0.0; want_lse.len()]);
+        let problem = heads.problem(&mut out, &mut lse, Mask::Causal { q_pos0: 1804 }, o(threads));
+        let layout = required(&problem).unwrap();
+        let mut bytes = vec![0u8; layout.bytes + layout.align];
+        let begin = bytes.as_ptr().align_offset(layout.align);
+        let base = NonNull::new(bytes[begin..].as_mut_ptr()).unwrap();
+        // SAFETY: the block is writable and nobody else uses it.
+        let less = unsafe { Memory::region(base, layout.bytes - 1) };
+        assert!(less.and_then(|m| attention(&problem, &m)).is_err());
+        // SAFETY: as above; the first memory is gone.
+        attention(&problem, &unsafe { Memory::region(base, layout.bytes) }.unwrap()).unwrap();
+        drop(problem);
+        assert!(out == want && lse == want_lse);
+    }
+}
+
+#[test]
+fn every_instruction_set_estimates_the_same() {
+    let heads = Heads::new(1, 1, 2, 200, 2048, [64, 64], 0.15);
+    let all: Vec<_> = Isa::ALL
+        .into_iter()
+        .filter(|i| i.available())
+        .map(|isa| heads.run(Mask::None, AttentionOptions { isa: Some(isa), ..mode(Mode::Accelerated, 0.1) }))
+        .collect();
+    for (out, _, stats) in &all {
+        assert!(stats.pairs < stats.pairs_dense);
+        // A threshold met to the last bit may open a cell for one of them alone.
+        assert!(distance(out, &all[0].0) < 0.01);
+    }
+}
+
+#[test]
+fn what_it_cannot_do_is_said() {
+    let heads = Heads::new(1, 2, 1, 64, 64, [16, 16], 0.2);
+    let (mut out, mut lse) = (vec![0.0; 2 * 64 * 16], vec![0.0; 2 * 64]);
+    let o = AttentionOptions { shared_qk: true, ..mode(Mode::Accelerated, 0.0) };
+    let problem = heads.problem(&mut out, &mut lse, Mask::None, o);
+    assert_eq!(attention(&problem, &Memory::system(0).unwrap()).unwrap_err().field, "flags");
+    // Fewer keys than a segment: nothing to estimate, and right.
+    let (have, _, stats) = heads.run(Mask::None, mode(Mode::Accelerated, 0.05));
+    let (want, ..) = heads.run(Mask::None, mode(Mode::Exact, 0.0));
+    assert!(distance(&have, &want) < 1e-6 && stats.pairs == stats.pairs_dense);
+    let mut mass = [0.0; 2];
+    let problem = heads.problem(&mut out, &mut lse, Mask::None, mode(Mode::Accelerated, 0.0));
+    sparsity(&problem, 8, 4, &mut mass, &Memory::system(0).unwrap()).unwrap();
+    assert!(mass.iter().all(|&m| m > 0.1 && m <= 1.0));
+}
