@@ -25,7 +25,7 @@ fn hold(name: &str, layers: &[Layer], samples: usize, [error, missed, pairs]: [f
 #[test]
 fn plain_rule_on_bundled_heads() {
     let layers = heads::load(&heads::bundled(), usize::MAX).expect("the bundled file is there");
-    hold("bundled heads", &layers, 64, [0.052, 0.005, 0.36]);
+    hold("bundled heads", &layers, 64, [0.049, 0.005, 0.36]);
 }
 
 #[test]

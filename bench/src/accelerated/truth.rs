@@ -12,10 +12,13 @@ const HEAVY: f64 = 0.01;
 /// Rows that the library may attend together: keys of a block's own rows are scored densely, so they say nothing.
 const TOGETHER: usize = 384;
 
+/// The output of one row of a head, and its heavy keys that cells cover.
+type Attended = (Vec<f64>, Vec<usize>);
+
 pub(super) struct Truth {
     rows: Vec<usize>,
-    /// By row, then head: the output, and heavy keys that cells cover.
-    of: Vec<Vec<(Vec<f64>, Vec<usize>)>>,
+    /// By row, then head.
+    of: Vec<Vec<Attended>>,
 }
 
 impl Truth {
@@ -30,7 +33,7 @@ impl Truth {
     /// Relative L2 errors, all heads of a row side by side.
     pub(super) fn errors(&self, layer: &Layer, out: &[f32]) -> Vec<f64> {
         let (n, d) = (layer.rows, layer.dim);
-        let error = |(&row, of): (&usize, &Vec<(Vec<f64>, Vec<usize>)>)| {
+        let error = |(&row, of): (&usize, &Vec<Attended>)| {
             let (mut wrong, mut norm) = (0.0, 0.0);
             for (head, (want, _)) in of.iter().enumerate() {
                 let have = &out[(head * n + row) * d..][..d];
@@ -63,8 +66,8 @@ impl Truth {
     }
 }
 
-/// Output of one row of a head, and its heavy keys among those certainly in cells.
-fn attend(layer: &Layer, head: usize, row: usize) -> (Vec<f64>, Vec<usize>) {
+/// One row of a head in full; keys count as covered that are certainly in cells.
+fn attend(layer: &Layer, head: usize, row: usize) -> Attended {
     let (n, d) = (layer.rows, layer.dim);
     let scale = 1.0 / (d as f64).sqrt();
     let q = &layer.queries(head)[row * d..][..d];
