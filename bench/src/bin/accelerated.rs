@@ -1,73 +1,184 @@
 //! Accelerated attention beside exact attention on captured heads.
 
-use iceformer_bench::accelerated::{Outcome, study};
-use iceformer_bench::heads;
+use clap::Parser;
+use iceformer_bench::accelerated::report::{self, Case};
+use iceformer_bench::accelerated::{Outcome, Settings, Way, plot, study};
+use iceformer_bench::heads::{self, Layer};
 use iceformer_core::attention::accelerated::Rule;
+use std::error::Error;
 use std::path::PathBuf;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut args = std::env::args().skip(1);
-    let (mut path, mut rows, mut samples, mut rounds, mut tol, mut auto) =
-        (heads::bundled(), usize::MAX, 16, 3, 0.05, false);
-    let mut set: Vec<(String, f32)> = Vec::new();
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
-        match arg.as_str() {
-            "--rows" => rows = value()?.parse()?,
-            "--samples" => samples = value()?.parse()?,
-            "--rounds" => rounds = value()?.parse()?,
-            "--tolerance" => tol = value()?.parse()?,
-            "--auto" => auto = true,
-            "--set" => {
-                let v = value()?;
-                let (k, v) = v.split_once('=').ok_or("k=v")?;
-                set.push((k.into(), v.parse()?));
-            }
-            _ => path = PathBuf::from(&arg),
-        }
-    }
-    let layers = if path.as_os_str() == "noise" { heads::noise(rows.min(8192)) } else { heads::load(&path, rows)? };
-    let mut rule = Rule { error: f32::INFINITY, ..Rule::new(tol, false) };
-    for (k, v) in set {
-        match k.as_str() {
-            "needle" => rule.needle = v,
-            "stand" => rule.stand_out = v,
-            "standn" => rule.stand_out_node = v,
-            "margin" => rule.margin = v,
-            "out" => rule.outstanding = v,
-            "coarse" => rule.coarse = v,
-            "cell" => rule.cell = v,
-            "node" => rule.node = v,
-            "fine" => rule.fine = v,
-            _ => return Err(k.into()),
-        }
-    }
-    println!("{rule:?}");
-    println!(
-        "{:<6} {:>8} {:>8} {:>6} {:>7} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7}",
-        "layer", "exact", "fast", "ratio", "build", "error", "p99", "missed", "pairs", "cells", "estim"
-    );
-    let mut all = Outcome::default();
-    let show = |name: &str, o: &Outcome| {
-        println!(
-            "{name:<6} {:>8.1} {:>8.1} {:>6.2} {:>7.2} {:>8.4} {:>8.4} {:>8.4} {:>7.4} {:>7.4} {:>7.4}",
-            o.exact * 1e3,
-            o.accelerated * 1e3,
-            o.exact / o.accelerated,
-            o.build * 1e3,
-            o.mean(),
-            o.p99(),
-            o.missed as f64 / (o.heavy as f64).max(1.0),
-            o.pairs as f64 / o.pairs_dense as f64,
-            o.cells as f64 * 16.0 / o.pairs_dense as f64,
-            o.estimated / o.rows.max(1) as f64,
-        );
+/// Times accelerated attention beside exact attention on captured heads, in turns, and measures output errors (relative
+/// L2 of a row, all heads of a layer side by side, against f64) and heavy keys missed (true weight of 1 % and more, in
+/// cells, not scored exactly). Pin it to one core: everything runs on one thread.
+#[derive(Parser)]
+struct Cli {
+    /// Captured heads, safetensors [default: the heads bundled with the C examples]
+    files: Vec<PathBuf>,
+    /// Gaussian noise of these lengths instead of files
+    #[arg(long, value_name = "ROWS,..", value_delimiter = ',', conflicts_with = "files")]
+    noise: Vec<usize>,
+    /// First rows of each file
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+    rows: usize,
+    /// Rows whose error is measured, of each layer
+    #[arg(long, default_value_t = 64)]
+    samples: usize,
+    /// Rounds of turns; medians count
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Tolerances
+    #[arg(long, value_name = "X,..", value_delimiter = ',', default_value = "0.05")]
+    tolerance: Vec<f32>,
+    /// Let the library choose between cells and exact attention
+    #[arg(long, conflicts_with = "set")]
+    auto: bool,
+    /// Fields of the rule: needle, outstanding, stand_out, stand_out_node, margin, cell, node, fine, coarse, error, caution
+    #[arg(long, value_name = "NAME=VALUE", value_parser = field)]
+    set: Vec<(String, f32)>,
+    /// Try every --set by itself, after the rule without any
+    #[arg(long)]
+    apart: bool,
+    /// Time exact attention on the first 4096 rows before and after, scaled by pairs, instead of on all rows
+    #[arg(long)]
+    calibrate: bool,
+    /// Write the table between the marks <!-- accelerated --> of a file
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Marks to write between
+    #[arg(long, value_name = "NAME", default_value = "accelerated")]
+    mark: String,
+    /// Write every figure
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the ratio against the length, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+fn field(text: &str) -> Result<(String, f32), String> {
+    let (name, value) = text.split_once('=').ok_or("not NAME=VALUE")?;
+    let value = value.parse().map_err(|e| format!("{value}: {e}"))?;
+    set(&mut Rule::new(0.05, false), name, value)?;
+    Ok((name.into(), value))
+}
+
+fn set(rule: &mut Rule, name: &str, value: f32) -> Result<(), String> {
+    let field = match name {
+        "needle" => &mut rule.needle,
+        "outstanding" => &mut rule.outstanding,
+        "stand_out" => &mut rule.stand_out,
+        "stand_out_node" => &mut rule.stand_out_node,
+        "margin" => &mut rule.margin,
+        "cell" => &mut rule.cell,
+        "node" => &mut rule.node,
+        "fine" => &mut rule.fine,
+        "coarse" => &mut rule.coarse,
+        "error" => &mut rule.error,
+        "caution" => &mut rule.caution,
+        _ => return Err(format!("a rule has no {name}")),
     };
-    for layer in &layers {
-        let o = study(layer, tol, if auto { None } else { Some(&rule) }, samples, rounds);
-        show(&layer.number.to_string(), &o);
-        all.add(&o);
+    *field = value;
+    Ok(())
+}
+
+impl Cli {
+    /// Ways with what differs in them from the plain rule.
+    fn ways(&self) -> Result<Vec<(f32, String, Way)>, String> {
+        let mut ways = Vec::new();
+        for &tolerance in &self.tolerance {
+            if self.auto {
+                ways.push((tolerance, String::new(), Way::Auto(tolerance)));
+                continue;
+            }
+            let changed = |fields: &[(String, f32)]| {
+                let Way::Rule(mut rule) = Way::plain(tolerance) else { unreachable!("a plain way is a rule") };
+                let mut words = Vec::new();
+                for (name, value) in fields {
+                    set(&mut rule, name, *value)?;
+                    words.push(format!("{name} {value}"));
+                }
+                Ok::<_, String>((tolerance, words.join(", "), Way::Rule(rule)))
+            };
+            if self.apart {
+                ways.push(changed(&[])?);
+                for field in &self.set {
+                    ways.push(changed(std::slice::from_ref(field))?);
+                }
+            } else {
+                ways.push(changed(&self.set)?);
+            }
+        }
+        Ok(ways)
     }
-    show("all", &all);
+
+    /// The options as given, files by name alone and without where results go.
+    fn command(&self) -> String {
+        let mut words = vec!["cargo run --release -p iceformer-bench --bin accelerated --".to_string()];
+        words.extend(self.files.iter().map(|f| name(f)));
+        let list = |x: Vec<String>| x.join(",");
+        if !self.noise.is_empty() {
+            words.push(format!("--noise {}", list(self.noise.iter().map(usize::to_string).collect())));
+        }
+        if self.rows != usize::MAX {
+            words.push(format!("--rows {}", self.rows));
+        }
+        words.push(format!("--tolerance {}", list(self.tolerance.iter().map(f32::to_string).collect())));
+        words.push(format!("--samples {} --rounds {}", self.samples, self.rounds));
+        words.extend(self.set.iter().map(|(name, value)| format!("--set {name}={value}")));
+        for (is_set, word) in [(self.auto, "--auto"), (self.apart, "--apart"), (self.calibrate, "--calibrate")] {
+            if is_set {
+                words.push(word.into());
+            }
+        }
+        words.join(" ")
+    }
+}
+
+fn name(path: &std::path::Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let cli = Cli::parse();
+    let settings = Settings { samples: cli.samples, rounds: cli.rounds, calibrate: cli.calibrate };
+    let ways = cli.ways()?;
+    println!("{}", report::method(&settings));
+    let mut cases = Vec::new();
+    let mut measure = |data: &str, layers: &[Layer]| {
+        let rows = layers[0].rows;
+        let plain: Vec<Way> = ways.iter().map(|w| w.2).collect();
+        let mut of: Vec<Vec<(usize, Outcome)>> = vec![Vec::new(); ways.len()];
+        for layer in layers {
+            for (of, outcome) in of.iter_mut().zip(study(layer, &plain, &settings)) {
+                of.push((layer.number, outcome));
+            }
+        }
+        for (layers, (tolerance, changes, way)) in of.into_iter().zip(&ways) {
+            let (data, changes) = (data.to_string(), changes.clone());
+            let case = Case { data, rows, tolerance: *tolerance, changes, way: *way, layers };
+            case.print();
+            cases.push(case);
+        }
+    };
+    if cli.noise.is_empty() {
+        let bundled = [heads::bundled()];
+        for file in if cli.files.is_empty() { &bundled[..] } else { &cli.files } {
+            let data = name(file);
+            measure(data.trim_end_matches(".safetensors"), &heads::load(file, cli.rows)?);
+        }
+    }
+    for &rows in &cli.noise {
+        measure("noise", &heads::noise(rows));
+    }
+    if let Some(path) = &cli.markdown {
+        report::place(path, &cli.mark, &report::markdown(&cases, &settings, &cli.command()))?;
+    }
+    if let Some(path) = &cli.json {
+        std::fs::write(path, report::json(&cases, &settings))?;
+    }
+    if let Some(path) = &cli.plot {
+        std::fs::write(path, plot::svg(&cases)?)?;
+    }
     Ok(())
 }
