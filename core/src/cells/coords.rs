@@ -120,24 +120,30 @@ impl Table {
     /// square distance from their mean. Returns the offset.
     pub(super) fn set(&mut self, at: usize, along: &mut [f32], spread: f32) -> [f32; RANK] {
         let mut offset = [0.0; RANK];
-        let (mut largest, mut kept) = (0.0f32, 0.0f32);
-        for r in 0..RANK {
-            let mean = along.iter().skip(r).step_by(RANK).sum::<f32>() / BLOCK as f32;
-            offset[r] = mean;
-            for x in along.iter_mut().skip(r).step_by(RANK) {
-                *x -= mean;
-                largest = largest.max(x.abs());
-                kept += *x * *x;
+        for key in along.chunks_exact(RANK) {
+            offset.iter_mut().zip(key).for_each(|(o, x)| *o += x * (1.0 / BLOCK as f32));
+        }
+        let (mut largest, mut kept) = ([0.0f32; RANK], [0.0f32; RANK]);
+        for key in along.chunks_exact_mut(RANK) {
+            for r in 0..RANK {
+                key[r] -= offset[r];
+                largest[r] = if key[r].abs() > largest[r] { key[r].abs() } else { largest[r] };
+                kept[r] += key[r] * key[r];
             }
         }
+        let largest = largest.iter().fold(0.0f32, |m, &x| m.max(x));
+        let kept: f32 = kept.iter().sum();
         let factor = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+        let factor = if factor.is_finite() { factor } else { 0.0 };
         self.unit[at] = largest / 127.0;
         self.rest[at] = libm::sqrtf((spread * spread - kept / BLOCK as f32).max(0.0));
+        // Adding 1.5 x 2^23 leaves the nearest whole number in the low bits.
+        const MAGIC: f32 = 12_582_912.0;
         let data = &mut self.data[at * CELL..][..CELL];
         for (j, key) in along.chunks_exact(RANK).enumerate() {
-            for (r, x) in key.iter().enumerate() {
-                // To nearest; a product slightly above 127 saturates.
-                data[(r / 2 * BLOCK + j) * 2 + r % 2] = libm::roundf(x * factor) as i8;
+            for (pair, x) in data.chunks_exact_mut(2 * BLOCK).zip(key.chunks_exact(2)) {
+                pair[2 * j] = (x[0] * factor + MAGIC).to_bits() as i8;
+                pair[2 * j + 1] = (x[1] * factor + MAGIC).to_bits() as i8;
             }
         }
         offset
