@@ -147,7 +147,7 @@ fn estimates_and_what_is_opened() {
     let reach: Vec<f32> = spread.iter().map(|x| x * 1.7).collect();
     let mut present = [1.0; BLOCK];
     (present[2], present[9]) = (0.0, 0.0);
-    let bits = 0xffff & !(1 << 2) & !(1 << 9);
+    let bits = !(1u16 << 2) & !(1 << 9);
     for isa in isas() {
         for softcap in [0.0, 3.0] {
             let of = || Children { spread: &spread, reach: &reach, present: &present, bits, log2_count: 4.0 };
