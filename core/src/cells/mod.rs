@@ -1,7 +1,7 @@
 //! Keys gathered into cells: the levels of multi-level DCI as a tree of contiguous blocks (paper, section 4.2).
 //!
-//! Every [`SEGMENT`] consecutive keys are split by similarity into [`LEAVES`] cells of exactly [`BLOCK`] keys, and every
-//! [`BLOCK`] cells form a node; nodes are searched [`BLOCK`] at a time. Of cells and nodes the tree keeps mean key, mean
+//! Every [`SEGMENT`] consecutive keys are split by similarity into [`LEAVES`] cells of exactly 16 keys, and every
+//! 16 cells form a node; nodes are searched 16 at a time. Of cells and nodes the tree keeps mean key, mean
 //! value, and how far keys lie from their mean; the keys themselves stay where they are. A complete segment never
 //! changes, and its cells depend on nothing but its keys and values.
 
