@@ -1,8 +1,9 @@
-//! Attention over raw slices: exact and top-k, as one call, over an index of the caller, or over a session.
+//! Attention over raw slices: exact, accelerated and top-k, as one call, over an index of the caller, or over a session.
 //!
 //! `options`, `mask`, `problem` what is asked; `dense` every key, all heads: `exact`, `panel` many rows, `few` a few;
-//! `retrieve` the keys an index finds, used by `head_topk` (one call) and `over_index`; `softmax` merging; `call` the one-call form; `cache`, `session` keys and values that
-//! stay; `probe` how sparse a head is.
+//! `accelerated` cells of keys, opened where they matter and estimated elsewhere; `retrieve` the keys an index finds, used
+//! by `head_topk` (one call) and `over_index`; `softmax` merging; `call` the one-call form; `cache`, `session` keys and
+//! values that stay; `probe` how sparse a head is.
 
 pub mod accelerated;
 mod cache;

@@ -7,12 +7,16 @@
 //! 2. means of nodes against all rows: an estimate of each row's softmax sum, which fixes what "much" means for it;
 //! 3. from the top: a child is *opened* for a row when its farthest key may be a needle, or when the estimate of its
 //!    weight may be wrong by much; a child that is not opened counts as one token with its mean key, its mean value and
-//!    the mass `count * exp(s mu.q) * cosh(sigma)`;
+//!    the mass `count * exp(s mu.q) * cosh(sigma)`; what may hold a needle is looked at once more along a few coordinates of
+//!    its keys before it is opened;
 //! 4. of an opened cell every key is scored exactly, so that the mass is right; its values are read one by one only where
 //!    a key weighs enough, else the mean value stands for them.
 //!
 //! The standard deviation `sigma` of a child's logits is its keys' distance from their mean times
 //! `sqrt(q^T C q / tr C)`, C the mean covariance within cells of this head.
+//!
+//! Unless a study asks otherwise, one block of rows in eight predicts the error and the cost from a few of its rows:
+//! thresholds tighten, or exact attention takes the blocks, where that is what the tolerance or the time asks for.
 
 mod all;
 mod block;

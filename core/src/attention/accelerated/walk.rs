@@ -69,7 +69,7 @@ impl RowBlock<'_> {
         (present, bits)
     }
 
-    /// Running maxima and sums of the nodes' estimates, for [`RowBlock::set_limits`].
+    /// Running maxima and sums of the nodes' estimates, for [`RowBlock::prepare`].
     pub(super) fn total(&self, work: &mut Work) {
         let n = self.queries();
         work.scores[1][..n * BLOCK].fill(LOWEST);
