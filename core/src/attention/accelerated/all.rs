@@ -13,6 +13,9 @@ use crate::simd::Isa;
 /// Blocks that share one prediction.
 const LED: usize = 8;
 
+/// Times the tolerance that the predicted error of a few rows may reach before they are attended exactly.
+const FAR_OFF: f64 = 2.5;
+
 /// Rules that are tried, each tighter than the one before.
 const LADDER: usize = 4;
 
@@ -157,7 +160,8 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         b.set_limits(work, rule, usable);
         let doubtful = b.is_few(work) && self.rule.error < f32::INFINITY;
         let done = b.walk(work, doubtful, watch);
-        if doubtful && b.predicted_error(work, queries) > f64::from(self.rule.error) {
+        // A single row errs more or less than the many that a prediction is made for: only what is far off goes back.
+        if doubtful && b.predicted_error(work, queries) > FAR_OFF * f64::from(self.rule.error) {
             stats.add(&AttentionStats { pairs: seen, ..part });
             return self.exact(b, work);
         }
