@@ -243,6 +243,15 @@ fn every_instruction_set_estimates_the_same() {
 }
 
 #[test]
+fn groups_of_very_many_heads_are_right() {
+    // More queries of a group than 16 bits number, with one row of each head.
+    let heads = Heads::new(1, 1, 70_000, 1, 512, [4, 4], 0.2);
+    let (want, ..) = heads.run(Mask::None, mode(Mode::Exact, 0.0));
+    let (have, _, stats) = heads.run(Mask::None, mode(Mode::Accelerated, 0.05));
+    assert!(distance(&have, &want) < 1e-6 && stats.pairs == stats.pairs_dense);
+}
+
+#[test]
 fn what_it_cannot_do_is_said() {
     let heads = Heads::new(1, 2, 1, 64, 64, [16, 16], 0.2);
     let (mut out, mut lse) = (vec![0.0; 2 * 64 * 16], vec![0.0; 2 * 64]);

@@ -13,6 +13,8 @@ use crate::simd::tile::{PANEL, Span};
 
 /// Most queries of a block.
 const QUERIES: usize = 1024;
+/// Queries that a list can name.
+const NUMBERED: usize = 1 << 16;
 /// Elements of queries and sums that the second-level cache holds beside everything else.
 const CACHED: usize = 3 << 16;
 
@@ -273,8 +275,12 @@ impl RowBlock<'_> {
         Head { head: self.head.head + h, q: self.q.head(self.head.batch, self.head.head + h), ..*self.head }
     }
 
-    /// Marks the segments that every row sees whole, and notes what is left; returns how many there are.
+    /// Marks the segments that every row sees whole, and notes what is left; returns how many there are: none for more
+    /// queries than 16 bits number.
     pub(super) fn find_usable(&self, work: &mut Work) -> usize {
+        if self.queries() > NUMBERED {
+            return 0;
+        }
         let masking = self.head.masking;
         let (mut first, mut end) = (0, usize::MAX);
         for i in 0..self.n {
