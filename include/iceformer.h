@@ -482,7 +482,8 @@ typedef struct {
 #define ICE_MODE_EXACT 1
 
 /// Keys are gathered into cells of similar keys; cells that matter to a row are opened and attended exactly, the others are
-/// estimated by their means. Nothing is dropped.
+/// estimated by their means. Nothing is dropped. Where the error is predicted to exceed the tolerance, more is opened and,
+/// if that does not help, everything.
 #define ICE_MODE_ACCELERATED 2
 
 /// Retrieves top_k keys per row by the index, softmax over those (the paper's Algorithm 1).

@@ -93,7 +93,8 @@ pub const ICE_MODE_AUTO: ice_mode = 0;
 /// Every visible key.
 pub const ICE_MODE_EXACT: ice_mode = 1;
 /// Keys are gathered into cells of similar keys; cells that matter to a row are opened and attended exactly, the others are
-/// estimated by their means. Nothing is dropped.
+/// estimated by their means. Nothing is dropped. Where the error is predicted to exceed the tolerance, more is opened and,
+/// if that does not help, everything.
 pub const ICE_MODE_ACCELERATED: ice_mode = 2;
 /// Retrieves top_k keys per row by the index, softmax over those (the paper's Algorithm 1).
 pub const ICE_MODE_TOP_K: ice_mode = 3;
