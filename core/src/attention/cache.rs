@@ -116,7 +116,7 @@ impl HeadCache {
             Index::plan(&index_options(&o.attention, o.dim_k, o.capacity), plan)?;
         }
         if o.has_cells() {
-            Cells::plan(plan, o.dim_k, o.dim_v, o.capacity);
+            Cells::plan(plan, o.kv_dtype, o.dim_k, o.dim_v, o.capacity);
             Cells::plan_staged(plan, o.dim_k);
         }
         Ok(())
@@ -129,7 +129,7 @@ impl HeadCache {
             false => None,
         };
         let cells = match o.has_cells() {
-            true => Some(Cells::new_in(memory, o.dim_k, o.dim_v, o.capacity)?.staged(memory)?),
+            true => Some(Cells::new_in(memory, o.kv_dtype, o.dim_k, o.dim_v, o.capacity)?.staged(memory)?),
             false => None,
         };
         Ok(HeadCache {

@@ -13,8 +13,8 @@ use crate::simd::Isa;
 /// Blocks that share one prediction.
 const LED: usize = 8;
 
-/// Times the tolerance that the predicted error of a few rows may reach before they are attended exactly.
-const FAR_OFF: f64 = 2.5;
+/// Times the tolerance that the predicted error of a few rows may reach before they walk again.
+const FAR_OFF: f64 = 2.0;
 
 /// Rules that are tried, each tighter than the one before.
 const LADDER: usize = 4;
@@ -156,15 +156,22 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             stats.add(&AttentionStats { pairs: seen, ..part });
             return self.exact(b, work);
         }
-        b.prepare(work);
-        b.set_limits(work, rule, usable);
         let doubtful = b.is_few(work) && self.rule.error < f32::INFINITY;
-        let done = b.walk(work, doubtful, watch);
-        // A single row errs more or less than the many that a prediction is made for: only what is far off goes back.
-        if doubtful && b.predicted_error(work, queries) > FAR_OFF * f64::from(self.rule.error) {
-            stats.add(&AttentionStats { pairs: seen, ..part });
-            return self.exact(b, work);
-        }
+        let mut times = 0;
+        let done = loop {
+            b.prepare(work);
+            b.set_limits(work, &rule.tightened(times), usable);
+            let done = b.walk(work, doubtful, watch);
+            // A single row errs more or less than the many that a prediction is made for: only what is far off is done again.
+            if !doubtful || b.predicted_error(work, queries) <= FAR_OFF * f64::from(self.rule.error) {
+                break done;
+            }
+            times += 1;
+            if times == LADDER {
+                stats.add(&AttentionStats { pairs: seen, ..part });
+                return self.exact(b, work);
+            }
+        };
         let estimated_mass = self.finish(b, work) / queries as f32;
         let pairs = seen - (usable * SEGMENT * queries) as u64 + done.cells * BLOCK as u64;
         stats.add(&AttentionStats { pairs, cells_opened: done.cells, estimated_mass, ..part });

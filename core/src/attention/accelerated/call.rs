@@ -9,7 +9,7 @@ use super::all::{Accelerated, most_pieces};
 use super::{Rule, Work};
 use crate::cells::{Cells, SEGMENT};
 use crate::error::Result;
-use crate::mem::{Buf, Memory, Objects, Plan, Rows};
+use crate::mem::{Buf, Dtype, Memory, Objects, Plan, Rows};
 use crate::simd::Isa;
 
 /// Rows are numbered in 32 bits.
@@ -29,7 +29,7 @@ fn parts(c: &Checked<'_>) -> [usize; 2] {
 pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
     let heads = c.batch * c.heads_kv;
     let mut cells = Plan::new();
-    Cells::plan(&mut cells, c.dim_k, c.dim_v, c.rows_kv);
+    Cells::plan(&mut cells, Dtype::F32, c.dim_k, c.dim_v, c.rows_kv);
     Objects::<Cells>::plan(plan, heads);
     plan.add_plan(&cells, heads);
     let mut work = Plan::new();
@@ -55,7 +55,7 @@ pub(crate) fn call(
     let heads = c.batch * c.heads_kv;
     let mut cells = Objects::with_capacity(memory, heads)?;
     for _ in 0..heads {
-        cells.push(Cells::new_in(memory, c.dim_k, c.dim_v, c.rows_kv)?)?;
+        cells.push(Cells::new_in(memory, Dtype::F32, c.dim_k, c.dim_v, c.rows_kv)?)?;
     }
     let [build_parts, parts] = parts(c);
     let mut works = Objects::with_capacity(memory, parts)?;

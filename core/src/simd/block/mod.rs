@@ -16,7 +16,7 @@ mod values;
 mod weigh;
 
 pub(crate) use choose::{Children, Choose, Doubt, LOWEST, Limits, Total};
-pub(crate) use gather::{Gather, Outer, Prefetch, SumRows, Transpose};
+pub(crate) use gather::{Fetch, Gather, Outer, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use scores::{Forms, Scores};
 pub(crate) use sift::{Along, RANK, Sift, by_child};
 pub(crate) use values::{AddKeys, AddValues, Settle};
@@ -24,6 +24,7 @@ pub(crate) use weigh::Weigh;
 
 use super::math;
 use super::vector::Simd;
+use half::f16;
 
 /// Vectors of a block.
 pub(crate) const BLOCK: usize = 16;
@@ -32,6 +33,30 @@ pub(crate) const BLOCK: usize = 16;
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     pub(crate) data: &'a [f32],
+    pub(crate) stride: usize,
+    pub(crate) cols: usize,
+}
+
+/// Numbers of a block as they are stored.
+#[derive(Clone, Copy)]
+pub(crate) enum Stored<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+}
+
+impl Stored<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Stored::F32(x) => x.len(),
+            Stored::F16(x) => x.len(),
+        }
+    }
+}
+
+/// Values of a block: [`BLOCK`] rows, `stride` apart, of which `cols` count.
+#[derive(Clone, Copy)]
+pub(crate) struct Values<'a> {
+    pub(crate) data: Stored<'a>,
     pub(crate) stride: usize,
     pub(crate) cols: usize,
 }
