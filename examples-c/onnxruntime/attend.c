@@ -140,7 +140,7 @@ static void call_keys(work *w, part at, const plane *s, bool exact) {
   call(w, &at, &mask, exact);
 }
 
-/* Rows under a bias that is made for them, or used in place where it is a full tensor of numbers. */
+/* Rows under a bias, made for as many of them as fit into a few MiB; only keys that one of them sees are read. */
 static void call_bias(work *w, part at) {
   const attention *a = w->a;
   const mask_view *m = &a->mask;
@@ -150,14 +150,6 @@ static void call_bias(work *w, part at) {
   ice_mask_init(&mask);
   mask.kind = ICE_MASK_ADDITIVE;
   mask.bias.row_stride = shape.keys * sizeof(float);
-  if (m->type != ORT_BOOL && m->row_stride && m->key_stride && !a->causal) {
-    mask.bias.data = m->data + at.batch * m->batch_stride + mask_head * m->head_stride + at.row * m->row_stride;
-    mask.bias.dtype = m->type == ORT_FLOAT ? ICE_F32 : ICE_F16;
-    mask.bias.row_stride = m->row_stride;
-    at.keys = shape.keys;
-    call(w, &at, &mask, true);
-    return;
-  }
   size_t most = BIAS / shape.keys, end = at.row + at.n;
   most = most < 1 ? 1 : most > ROWS ? ROWS : most;
   if (most > at.n) most = at.n;

@@ -23,11 +23,13 @@ static void *create(const OrtApi *api, const OrtKernelInfo *info, problem *p) {
   k->q_heads = attribute_int(api, info, "q_num_heads", 0);
   k->kv_heads = attribute_int(api, info, "kv_num_heads", 0);
   k->causal = attribute_int(api, info, "is_causal", 0) != 0;
+  float scale = attribute_float(api, info, "scale", 1);
   int64_t precision = attribute_int(api, info, "softmax_precision", 0);
   bool ok = read_settings(api, info, &k->settings, p);
   if (k->q_heads < 0 || k->kv_heads < 0)
     ok = fail(p, ORT_CODE_INVALID_ARGUMENT, "q_num_heads and kv_num_heads: %lld and %lld; negative",
               (long long)k->q_heads, (long long)k->kv_heads);
+  if (!(scale > 0)) ok = fail(p, ORT_CODE_INVALID_ARGUMENT, "scale: %g is not above 0", (double)scale);
   if (precision == 11)
     ok = fail(p, ORT_CODE_NOT_IMPLEMENTED, "softmax_precision: 11 (double); softmax is computed in 32 bits");
   if (node_has_output(api, info, QK))
@@ -118,7 +120,7 @@ static void compute(const OrtApi *api, const void *state, int type, OrtKernelCon
       next += bytes[i];
     }
     heads all = present[i] ? packed_heads(present[i], type, k.batch, k.heads, total, added[i]->dim) : *added[i];
-    if (present[i]) parts[count++] = (joined){*before[i], *added[i], all};
+    if (present[i]) parts[count++] = (joined){*before[i], *added[i], all, false};
     *(i ? &a.v : &a.k) = all.t;
   }
   size_t *numbers = malloc(2 * (q.batch + 1) * sizeof *numbers);

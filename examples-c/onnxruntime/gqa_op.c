@@ -65,7 +65,7 @@ static bool places(const tensor *seqlens, size_t batch, size_t rows, size_t tota
       return fail(p, ORT_CODE_INVALID_ARGUMENT, "seqlens_k[%zu]: %d, less than the %zu rows that are new", b,
                   (int)last[b], rows);
     positions[b] = prompt ? 0 : length - rows;
-    lengths[b] = prompt ? rows : length;
+    lengths[b] = length;
     if (positions[b] > past)
       return fail(p, ORT_CODE_INVALID_ARGUMENT, "past_key: %zu rows, seqlens_k[%zu] asks for %zu", past, b, positions[b]);
   }
@@ -126,8 +126,7 @@ static void compute(const OrtApi *api, const void *state, int type, OrtKernelCon
     }
     heads all = packed_heads(present[i], type, q.batch, (size_t)op->kv_heads, capacity, q.dim);
     /* Bound to the same memory, the cache is extended in place. */
-    if (past[i].t.data == present[i]) past[i].t.data = NULL;
-    parts[i] = (joined){past[i], added[i], all};
+    parts[i] = (joined){past[i], added[i], all, present[i] && past[i].t.data == present[i]};
   }
   size_t *lengths = numbers + (numbers ? q.batch : 0);
   ok = ok && places(&in[SEQLENS], q.batch, q.rows, total, past[0].rows, numbers, lengths, p);

@@ -58,8 +58,12 @@ static void join_head(void *user, size_t i) {
   size_t per = j->parts->all.batch * j->parts->all.heads;
   const joined *part = j->parts + i / per;
   size_t batch = i % per / part->all.heads, head = i % part->all.heads, kept = j->kept[batch];
-  if (part->past.t.data) copy_rows(&part->past, &part->all, batch, head, 0, kept);
+  if (!part->in_place) copy_rows(&part->past, &part->all, batch, head, 0, kept);
   copy_rows(&part->added, &part->all, batch, head, kept, part->added.rows);
+  size_t end = kept + part->added.rows, row = part->all.t.row_stride;
+  if (part->in_place || end >= part->all.rows) return;
+  char *rest = (char *)part->all.t.data + batch * part->all.t.batch_stride + head * part->all.t.head_stride + end * row;
+  memset(rest, 0, (part->all.rows - end) * row);
 }
 
 bool join(const OrtApi *api, const OrtKernelContext *context, const joined *parts, size_t count, const size_t *kept,

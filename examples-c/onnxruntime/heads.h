@@ -20,11 +20,11 @@ bool view_heads(const tensor *t, const char *name, int64_t count, const char *co
 /* The view of a packed [batch, heads, rows, dim] at `data`. */
 heads packed_heads(const void *data, int type, size_t batch, size_t count, size_t rows, size_t dim);
 
-/* Rows from two places, one after the other: past[b][h][0 .. kept[b]], then all of `added`, into `all`. */
+/* Rows from two places, one after the other: past[b][h][0 .. kept[b]], then all of `added`, into `all`, whose data is
+ * written and packed. Zeros follow where there is more room. */
 typedef struct joined {
-  heads past; /* past.t.data NULL: nothing is kept, or it is in place already */
-  heads added;
-  heads all; /* its data is written */
+  heads past, added, all;
+  bool in_place; /* `past` is `all`: only `added` is written */
 } joined;
 
 /* Joins keys and values on the threads of the session; kept has a number per batch. */

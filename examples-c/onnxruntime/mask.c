@@ -1,11 +1,16 @@
 #include "mask.h"
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
-/* From here down a bias hides its key: the weight is zero in 32 bits unless logits differ by tens of thousands. Exporters
- * write the lowest number of the type (-65504 in 16 bits) where they mean minus infinity. */
+/* From here down a bias hides its key: the weight is zero in 32 bits unless logits differ by tens of thousands. */
 #define HIDES (-30000.0f)
-#define HIDES_F16 0x7753u
+#define HIDES_F16 0xf753u
+
+/* The lowest finite number of a type stands for minus infinity, as exporters mean it and ONNX Runtime reads it. */
+#define LOWEST (-FLT_MAX)
+#define LOWEST_F16 0xfbffu
+#define INFINITY_F16 0xfc00u
 
 bool view_mask(const tensor *t, size_t batch, size_t heads, size_t rows, size_t keys, mask_view *out, problem *p) {
   memset(out, 0, sizeof *out);
@@ -62,11 +67,11 @@ static unsigned entry(int type, const char *at) {
   if (type == ORT_BOOL) return *at ? NEUTRAL : HIDDEN | HARD;
   if (type == ORT_FLOAT) {
     float v = f32_at(at);
-    return v == 0 ? NEUTRAL : v <= HIDES ? HIDDEN | (v == -INFINITY ? HARD : 0u) : 0;
+    return v == 0 ? NEUTRAL : v <= HIDES ? HIDDEN | (v <= LOWEST ? HARD : 0u) : 0;
   }
   unsigned bits = f16_at(at);
   if (!(bits & 0x7fffu)) return NEUTRAL;
-  return bits >= (0x8000u | HIDES_F16) && bits <= 0xfc00u ? HIDDEN | (bits == 0xfc00u ? HARD : 0u) : 0;
+  return bits >= HIDES_F16 && bits <= INFINITY_F16 ? HIDDEN | (bits >= LOWEST_F16 ? HARD : 0u) : 0;
 }
 
 /* First key of from .. to whose entry does not say `what`. Blocks are looked at without branches. */
@@ -139,12 +144,14 @@ plane classify(const mask_view *m, size_t batch, size_t head, const mask_shape *
   return out;
 }
 
+/* Shifts the fraction into place and lets a product put the exponent right, subnormal numbers included. */
 static float f16_to_f32(unsigned bits) {
-  unsigned sign = bits >> 15, exponent = bits >> 10 & 31, fraction = bits & 1023;
-  float v = exponent == 0    ? ldexpf((float)fraction, -24)
-            : exponent == 31 ? (fraction ? NAN : INFINITY)
-                             : ldexpf((float)(fraction + 1024), (int)exponent - 25);
-  return sign ? -v : v;
+  uint32_t word = (uint32_t)(bits & 0x7fffu) << 13;
+  float v;
+  memcpy(&v, &word, sizeof v);
+  v *= 0x1p112f;
+  if ((bits & 0x7c00u) == 0x7c00u) v = bits & 0x3ffu ? NAN : INFINITY;
+  return bits & 0x8000u ? -v : v;
 }
 
 key_range expand(const mask_view *m, size_t batch, size_t head, const mask_shape *s, size_t row, size_t n,
@@ -156,9 +163,15 @@ key_range expand(const mask_view *m, size_t batch, size_t head, const mask_shape
     if (m->type == ORT_BOOL) {
       for (size_t j = 0; j < end; j++) bias[j] = at[j * step] ? 0 : -INFINITY;
     } else if (m->type == ORT_FLOAT) {
-      for (size_t j = 0; j < end; j++) bias[j] = f32_at(at + j * step);
+      for (size_t j = 0; j < end; j++) {
+        float v = f32_at(at + j * step);
+        bias[j] = v <= LOWEST ? -INFINITY : v;
+      }
     } else {
-      for (size_t j = 0; j < end; j++) bias[j] = f16_to_f32(f16_at(at + j * step));
+      for (size_t j = 0; j < end; j++) {
+        unsigned bits = f16_at(at + j * step);
+        bias[j] = bits == LOWEST_F16 ? -INFINITY : f16_to_f32(bits);
+      }
     }
     for (size_t j = end; j < s->keys; j++) bias[j] = -INFINITY;
     for (size_t j = 0; j < end && first == s->keys; j++)
