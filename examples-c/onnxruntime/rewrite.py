@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.inliner
 from onnx import TensorProto, helper, numpy_helper
 
 DOMAIN = "iceformer"
@@ -285,6 +286,9 @@ class Rewriter:
 
     def model(self, model):
         """Rewrites the model in place; returns a line for every node that attends."""
+        if any((n.domain if n.domain != "ai.onnx" else "", n.op_type) in self.RULES for f in model.functions for n in f.node):
+            # ONNX Runtime infers no types through custom operators inside functions.
+            model.CopyFrom(onnx.inliner.inline_local_functions(model))
         try:
             known = onnx.shape_inference.infer_shapes(model) if model.ByteSize() < 1 << 30 else model
         except Exception as e:  # what is not known only leaves nodes alone
@@ -297,12 +301,6 @@ class Rewriter:
         self.graph(model.graph, version)
         # What inference found served its purpose.
         del model.graph.value_info[len(have):]
-        for f in model.functions:
-            local = next((o.version for o in f.opset_import if o.domain in ("", "ai.onnx")), version)
-            before = self.replaced
-            self.nodes(f.node, Scope(list(f.node), list(f.value_info), []), local, f.output)
-            if self.replaced > before:
-                imports(f.opset_import)
         if self.replaced:
             imports(model.opset_import)
         return self.lines
