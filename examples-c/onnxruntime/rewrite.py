@@ -209,8 +209,9 @@ class Rewriter:
         if given.get("do_rotary"):
             if not cos or not sin:
                 raise Keep("do_rotary without cos_cache and sin_cache")
-            if not positions:
-                positions = self.positions(new, query, seqlens)
+            if positions:
+                raise Keep("position_ids: the CPU kernel of ONNX Runtime counts by itself and does not read them")
+            positions = self.positions(new, query, seqlens)
             turn = {"interleaved": given.get("rotary_interleaved", 0)}
             half = scope.last(cos)
             if not half:

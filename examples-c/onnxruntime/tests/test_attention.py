@@ -1,12 +1,11 @@
 """iceformer.Attention beside ONNX Runtime's own operator of opset 23, and beside the definition."""
 
 import itertools
-import json
 import unittest
-from pathlib import Path
 
 import numpy as np
 from nodes import attention, dense
+from weights import captured
 
 EXACT = 1e-5
 
@@ -242,19 +241,6 @@ class Empty(Base):
         q, k, v = heads(2, 4, 2, 5, 6, 8)
         y = attention("iceformer", q, k, v, past_k=past_k, past_v=past_v, present=True, is_causal=1)
         self.same("empty past", y, attention("", q, k, v, present=True, is_causal=1))
-
-
-def captured(layer):
-    """Queries, keys and values [heads, rows, elements] of a trained model, that come with the repository."""
-    data = (Path(__file__).resolve().parents[2] / "data" / "heads.safetensors").read_bytes()
-    begin = 8 + int.from_bytes(data[:8], "little")
-    about = json.loads(data[8:begin])
-    found = []
-    for name in "qkv":
-        t = about[f"layer{layer}.{name}"]
-        first, last = t["data_offsets"]
-        found.append(np.frombuffer(data[begin + first : begin + last], np.float16).reshape(1, *t["shape"]))
-    return found
 
 
 class Accelerated(Base):

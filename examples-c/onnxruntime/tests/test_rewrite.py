@@ -238,10 +238,6 @@ class GroupQuery(Base):
         feeds = {n: a for n, a in given if a is not None and n not in constants}
         return self.same(model, feeds, 2e-5)
 
-    def test_positions_given(self):
-        given = [*self.given(turned=self.D), ("pos", np.broadcast_to(np.arange(20) * 3, (B, 20)).copy())]
-        self.node(*self.MS, given, self.OUTS, {**self.COUNTS, "do_rotary": 1}, ["cos", "sin"], limit=2e-5)
-
     def test_left(self):
         def left(words, given, **attributes):
             self.left(words, *self.MS, given, self.OUTS, {**self.COUNTS, **attributes})
@@ -249,6 +245,11 @@ class GroupQuery(Base):
         left("packed", self.given(packed=True))  # of a size that is not written down
         left("without cos_cache", self.given(), do_rotary=1)
         left("size of cos_cache", self.given(turned=self.D), do_rotary=1)
+        model = node_model(*self.MS, [*self.given(turned=self.D), ("pos", np.zeros((B, 20), np.int64))], ["y"],
+                           {**self.COUNTS, "do_rotary": 1})
+        for name in ("cos", "sin"):
+            model.graph.initializer.append(numpy_helper.from_array(dict(self.given(turned=self.D))[name], name))
+        self.assertIn("position_ids", rewrite.rewrite(model)[0])
         left("smooth_softmax", self.given(), smooth_softmax=1)
         left("quantised", self.given(), k_quant_type="PER_TENSOR")
         extra = [(x, None) for x in "abc"]
