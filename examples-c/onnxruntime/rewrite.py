@@ -362,11 +362,17 @@ def main():
     args = parser.parse_args()
     if not 0 <= args.tolerance <= 1:
         parser.error("--tolerance is between 0 and 1")
-    external = has_external_data(args.input)
-    model = onnx.load(args.input)
+    try:
+        external = has_external_data(args.input)
+        model = onnx.load(args.input)
+    except Exception as e:  # a missing file, one that is no model, weights that are not beside it
+        print(f"{args.input}: {str(e).splitlines()[0] if str(e) else e!r}", file=sys.stderr)
+        return 2
     work = Rewriter(args.mode, args.tolerance, args.only)
     for line in work.model(model):
         print(line)
+    if not work.replaced and not work.kept:
+        print("no node attends as a whole: export with opset 23 or fuse attention first, see docs/onnx.md")
     if external:
         data = args.output.name + ".data"
         (args.output.parent / data).unlink(missing_ok=True)

@@ -320,6 +320,10 @@ class Models(Base):
                 self.assertLess(np.abs(y - want).max(), 1e-5)
             nothing = subprocess.run([*program[:2], str(at / "out" / "in.onnx"), str(at / "again.onnx")], capture_output=True)
             self.assertEqual(nothing.returncode, 1)
+            self.assertIn(b"no node attends", nothing.stdout)
+            missing = subprocess.run([*program[:2], str(at / "no.onnx"), str(at / "n.onnx")], capture_output=True, text=True)
+            self.assertEqual((missing.returncode, missing.stdout, missing.stderr.count("\n")), (2, "", 1))
+            self.assertFalse((at / "n.onnx").exists())
 
 
 if __name__ == "__main__":
