@@ -7,6 +7,7 @@ enum {
   ROWS = 192,      /* exact attention reuses keys and values for so many rows */
   TASKS = 32,      /* as many as keep the threads of a large machine busy */
   SHORT = 2048,    /* below so many keys the automatic mode is exact */
+  FEW = 512,       /* below so many rows of a KV head cells, built for this call, cost more than they save */
   BIAS = 1 << 22   /* numbers of a bias made at a time */
 };
 
@@ -184,8 +185,11 @@ static void call_plain(work *w, part at, size_t position, bool exact) {
   call(w, &at, &mask, exact);
 }
 
+/* Whether a batch is certainly attended exactly, so that its rows can be divided. */
 static bool is_exact(const attention *a, size_t batch) {
-  return a->settings.mode == ICE_MODE_EXACT || (a->settings.mode == ICE_MODE_AUTO && a->lengths[batch] < SHORT);
+  bool few = a->rows * (a->heads_q / a->heads_kv) < FEW;
+  bool small = a->settings.mode == ICE_MODE_AUTO && a->lengths[batch] < SHORT;
+  return a->settings.mode == ICE_MODE_EXACT || few || small;
 }
 
 /* Rows of the query heads of one (batch, KV head). Cells are built call by call: what is not exact is one call. */

@@ -37,7 +37,7 @@ else
   PYTHON=$venv/bin/python
   log=build/venv.log
   if ! { { [ -x "$PYTHON" ] || python3 -m venv "$venv"; } &&
-    timeout 300 "$PYTHON" -m pip install --quiet --retries 1 --timeout 20 "${packages[@]}"; } >"$log" 2>&1; then
+    timeout 150 "$PYTHON" -m pip install --quiet --retries 1 --timeout 20 "${packages[@]}"; } >"$log" 2>&1; then
     skip "${packages[*]} cannot be installed: $(tail -n 1 "$log")"
   fi
 fi

@@ -275,6 +275,21 @@ class Accelerated(Base):
         for given in ({}, {"is_causal": 1}):
             self.same("short", attention("iceformer", *short, **given), attention("iceformer", *short, mode=1, **given), 0)
 
+    def test_few_rows_are_exact(self):
+        # As in decoding, where cells of one call would cost more than they save.
+        q, k, v = (x.astype(np.float32) for x in captured(1))
+        for n in (1, 4, 255):
+            given = {"past_k": k[:, :, :-n], "past_v": v[:, :, :-n], "is_causal": 1}
+            last = [x[:, :, -n:] for x in (q, k, v)]
+            exact = attention("iceformer", *last, mode="exact", **given)
+            for mode in ("accelerated", "auto"):
+                self.same("few rows", attention("iceformer", *last, mode=mode, **given), exact, 0)
+        last = [x[:, :, -256:] for x in (q, k, v)]
+        given = {"past_k": k[:, :, :-256], "past_v": v[:, :, :-256], "is_causal": 1}
+        exact, fast = (attention("iceformer", *last, mode=m, **given)[0] for m in ("exact", "accelerated"))
+        self.assertTrue((fast != exact).any(), "nothing was estimated")
+        self.assertLess(self.error(fast, exact), 0.05)
+
     def test_irregular_masks_are_exact(self):
         q, k, v = captured(0)
         for mask in (random(3, 2048, 2048) < 0.5, random(3, 2048, 2048)):
