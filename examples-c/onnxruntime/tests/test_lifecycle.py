@@ -167,6 +167,31 @@ class Graphs(unittest.TestCase):
         finally:
             path.unlink(missing_ok=True)
 
+    def test_nodes_side_by_side(self):
+        # Two nodes at a time, each dividing its work over the same threads.
+        names = [f"y{i}" for i in range(4)]
+        nodes = [helper.make_node("Attention", ["q", "k", "v"], [y], domain="iceformer", is_causal=1) for y in names]
+        values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ["q", "k", "v"] + names]
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("iceformer", 1)]
+        graph = helper.make_graph(nodes, "g", values[:3], values[3:])
+        m = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+        o = options(threads=2)
+        o.execution_mode, o.inter_op_num_threads = ort.ExecutionMode.ORT_PARALLEL, 2
+        given = tensors(700, 700)
+        want = session(model(is_causal=1)).run(None, given)[0]
+        s = ort.InferenceSession(m.SerializeToString(), o, providers=["CPUExecutionProvider"])
+        for _ in range(5):
+            for y in s.run(None, given):
+                self.assertTrue((y == want).all())
+
+    def test_spinning_off_and_memory_reuse_off(self):
+        o = options(threads=2)
+        o.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        o.enable_mem_pattern = o.enable_cpu_mem_arena = o.enable_mem_reuse = False
+        given = tensors(300, 300)
+        s = ort.InferenceSession(model(is_causal=1).SerializeToString(), o, providers=["CPUExecutionProvider"])
+        self.assertLess(np.abs(s.run(None, given)[0] - dense(*given.values(), causal=True)).max(), 1e-5)
+
     def test_another_opset(self):
         # The operator does not ask for opset 23.
         for version in (13, 17, 23):
