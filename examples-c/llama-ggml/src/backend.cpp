@@ -11,12 +11,20 @@
 #include "team.h"
 
 #include <cstdio>
+#include <mutex>
 #include <new>
 #include <unordered_set>
 
 namespace ice {
 
 namespace {
+
+struct Backend;
+
+// For a program that asks what all contexts of the process did.
+std::mutex all_mutex;
+std::unordered_set<Backend *> all_backends;
+Stats gone = {};
 
 struct Backend {
     Settings settings = Settings::from_environment();
@@ -29,7 +37,15 @@ struct Backend {
     std::unordered_set<const void *> stored; // key caches written before any attention came
     bool warned = false;
 
+    Backend() {
+        std::lock_guard<std::mutex> lock(all_mutex);
+        all_backends.insert(this);
+    }
     ~Backend() {
+        std::lock_guard<std::mutex> lock(all_mutex);
+        all_backends.erase(this);
+        stats.session_bytes = 0;
+        add(gone, stats);
         if (settings.stats && stats.attend_calls + stats.store_calls > 0) {
             print(stats);
         }
@@ -158,18 +174,20 @@ ggml_backend_t backend_new(ggml_backend_dev_t device) {
 
 void backend_set_threads(ggml_backend_t backend, int n) { self(backend).team.resize(n); }
 
-bool backend_stats(ggml_backend_t backend, Stats * out, bool reset) {
-    if (!backend || backend->guid != &guid) {
-        return false;
+void all_stats(Stats * out, bool reset) {
+    std::lock_guard<std::mutex> lock(all_mutex);
+    *out = gone;
+    for (Backend * b : all_backends) {
+        add(*out, b->stats);
+        if (reset) {
+            const uint64_t bytes = b->stats.session_bytes;
+            b->stats = Stats{};
+            b->stats.session_bytes = bytes;
+        }
     }
-    Stats & stats = self(backend).stats;
-    *out = stats;
     if (reset) {
-        const uint64_t bytes = stats.session_bytes;
-        stats = Stats{};
-        stats.session_bytes = bytes;
+        gone = Stats{};
     }
-    return true;
 }
 
 } // namespace ice

@@ -9,6 +9,7 @@ namespace ice {
 
 ggml_backend_t backend_new(ggml_backend_dev_t device);
 void backend_set_threads(ggml_backend_t backend, int n);
-bool backend_stats(ggml_backend_t backend, Stats * out, bool reset);
+// Of all backends of the process, those that are gone too. Not while one computes.
+void all_stats(Stats * out, bool reset);
 
 } // namespace ice

@@ -42,7 +42,7 @@ ggml_backend_dev_t get_device(ggml_backend_reg_t reg, size_t) { return ice::devi
 
 void set_n_threads(ggml_backend_t backend, int n) { ice::backend_set_threads(backend, n); }
 
-bool read_stats(ggml_backend_t backend, iceformer_ggml_stats * out, bool reset) { return ice::backend_stats(backend, out, reset); }
+void read_stats(iceformer_ggml_stats * out, bool reset) { ice::all_stats(out, reset); }
 
 void * proc_address(ggml_backend_reg_t, const char * name) {
     if (strcmp(name, "ggml_backend_set_n_threads") == 0) {

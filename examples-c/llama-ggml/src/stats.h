@@ -1,37 +1,38 @@
-// What a backend did, by kind: calls and seconds of wall-clock time.
+// What a backend did.
 #pragma once
+
+#include "iceformer-ggml-stats.h"
 
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 
-// Also read by programs, through the registry's address "iceformer_stats": plain C.
-extern "C" struct iceformer_ggml_stats {
-    uint64_t attend_calls;      // FLASH_ATTN_EXT nodes
-    uint64_t attend_accelerated; // of them by a session
-    uint64_t attend_exact;      // of them by the exact kernel on the host's rows
-    uint64_t attend_naive;      // parts of nodes that only the plain loop could do
-    uint64_t attend_host;       // of them handed back to the host
-    uint64_t store_calls;       // SET_ROWS nodes
-    uint64_t rows_appended;     // keys that sessions took
-    uint64_t cells_lost;        // keys that were overwritten or changed and forgotten
-    uint64_t rebuilds;          // logs that were cut and appended again
-    uint64_t unseen_writes;     // keys that changed without a SET_ROWS: found by fingerprint
-    uint64_t pairs;             // query-key pairs scored exactly by sessions
-    uint64_t pairs_dense;       // pairs those sessions saw
-    double attend_seconds;      // FLASH_ATTN_EXT, all that follows included
-    double mask_seconds;        // looking at masks
-    double check_seconds;       // fingerprints
-    double append_seconds;      // keys into sessions, cells included
-    double store_seconds;       // SET_ROWS
-    double decode_seconds;      // FLASH_ATTN_EXT with one row per stream
-    uint64_t decode_calls;
-    uint64_t session_bytes;     // memory of all sessions now
-};
-
 namespace ice {
 
 using Stats = iceformer_ggml_stats;
+
+inline void add(Stats & to, const Stats & s) {
+    to.attend_calls += s.attend_calls;
+    to.attend_accelerated += s.attend_accelerated;
+    to.attend_exact += s.attend_exact;
+    to.attend_naive += s.attend_naive;
+    to.attend_host += s.attend_host;
+    to.store_calls += s.store_calls;
+    to.rows_appended += s.rows_appended;
+    to.cells_lost += s.cells_lost;
+    to.rebuilds += s.rebuilds;
+    to.unseen_writes += s.unseen_writes;
+    to.pairs += s.pairs;
+    to.pairs_dense += s.pairs_dense;
+    to.attend_seconds += s.attend_seconds;
+    to.mask_seconds += s.mask_seconds;
+    to.check_seconds += s.check_seconds;
+    to.append_seconds += s.append_seconds;
+    to.store_seconds += s.store_seconds;
+    to.decode_seconds += s.decode_seconds;
+    to.decode_calls += s.decode_calls;
+    to.session_bytes += s.session_bytes;
+}
 
 inline double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
