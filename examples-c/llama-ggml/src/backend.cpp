@@ -38,6 +38,7 @@ struct Backend {
     bool warned = false;
 
     Backend() {
+        team.resize(settings.threads);
         std::lock_guard<std::mutex> lock(all_mutex);
         all_backends.insert(this);
     }
@@ -172,7 +173,10 @@ ggml_backend_t backend_new(ggml_backend_dev_t device) {
     return backend;
 }
 
-void backend_set_threads(ggml_backend_t backend, int n) { self(backend).team.resize(n); }
+void backend_set_threads(ggml_backend_t backend, int n) {
+    Backend & b = self(backend);
+    b.team.resize(b.settings.threads ? b.settings.threads : n);
+}
 
 void all_stats(Stats * out, bool reset) {
     std::lock_guard<std::mutex> lock(all_mutex);

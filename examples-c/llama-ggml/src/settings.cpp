@@ -109,6 +109,15 @@ Settings Settings::from_environment() {
             complain("ICE_LAYERS", text, "numbers and ranges such as 0,2-3");
         }
     }
+    if (const char * text = getenv("ICE_THREADS"); text && *text) {
+        char * end = nullptr;
+        const long n = strtol(text, &end, 10);
+        if (*end == '\0' && n >= 0 && n <= 4096) {
+            s.threads = int(n);
+        } else {
+            complain("ICE_THREADS", text, "a number of threads");
+        }
+    }
     if (const char * text = getenv("ICE_STATS"); text && *text) {
         s.stats = strcmp(text, "0") != 0;
     }

@@ -18,6 +18,7 @@ struct Settings {
     float tolerance = 0.05f;                // ICE_TOLERANCE, 0 = exact
     Mode mode = Mode::automatic;            // ICE_MODE
     std::vector<std::pair<int, int>> layers; // ICE_LAYERS, inclusive ranges; empty: all
+    int threads = 0;                        // ICE_THREADS, 0 = as many as the host uses
     bool stats = false;                     // ICE_STATS
 
     bool layer_selected(int layer) const;

@@ -3,6 +3,7 @@
 //   memory_test model <file>                                          writes a random model
 //   memory_test run <folder of the stock libraries> <plugin or -> <model> <out> [length]
 //   memory_test compare <stock> <plugin's> <most>                     relative error of each step's logits
+//   memory_test auto <folder of the stock libraries> <plugin> <model>  a context whose flash attention is on "auto"
 //
 // Two processes are compared, so that the stock one has never heard of the plugin.
 
@@ -73,7 +74,7 @@ struct Session {
     std::unique_ptr<llama_context, void (*)(llama_context *)> ctx{nullptr, llama_free};
     std::vector<int> at; // next position by sequence
 
-    Session(Output & o, llama_model * model, const Config & c, int threads) : out(o), name(c.name) {
+    Session(Output & o, llama_model * model, const Config & c) : out(o), name(c.name) {
         llama_context_params p = llama_context_default_params();
         p.n_ctx = uint32_t(c.context);
         p.n_batch = uint32_t(c.ubatch);
@@ -81,7 +82,7 @@ struct Session {
         p.n_seq_max = uint32_t(c.sequences);
         p.kv_unified = c.unified;
         p.type_k = p.type_v = c.type;
-        p.n_threads = p.n_threads_batch = threads;
+        p.n_threads = p.n_threads_batch = 1; // the plugin's are set by ICE_THREADS: the host's wait in busy loops
         p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
         ctx.reset(llama_init_from_model(model, p));
         if (!ctx) {
@@ -157,7 +158,7 @@ struct Session {
 };
 
 void one_sequence(Output & out, llama_model * model, const Config & config, int n, int vocab) {
-    Session s(out, model, config, 2);
+    Session s(out, model, config);
     auto words = [&](int count, unsigned seed) { return text(count, seed, vocab); };
     s.feed_one("prompt", words(n, 1));
     s.one_by_one("decode", words(3, 2));
@@ -200,7 +201,7 @@ void one_sequence(Output & out, llama_model * model, const Config & config, int 
 }
 
 void several_sequences(Output & out, llama_model * model, const Config & config, int n, int vocab) {
-    Session s(out, model, config, 2);
+    Session s(out, model, config);
     auto words = [&](int count, unsigned seed) { return text(count, seed, vocab); };
     s.feed("prompts", {words(n, 21), words(n + 100, 22)});
     s.feed("tokens", {words(1, 23), words(1, 24)});
@@ -219,7 +220,7 @@ void several_sequences(Output & out, llama_model * model, const Config & config,
 }
 
 void two_contexts(Output & out, llama_model * model, const Config & config, int n, int vocab) {
-    Session a(out, model, config, 2), b(out, model, config, 1);
+    Session a(out, model, config), b(out, model, config);
     a.feed_one("first", text(n, 41, vocab));
     b.feed_one("second", text(n, 42, vocab));
     a.one_by_one("first", text(2, 43, vocab));
@@ -271,6 +272,22 @@ int run(const char * libraries, const char * plugin, const char * path, const ch
         }
     }
     return 0;
+}
+
+// The default of llama.cpp switches flash attention off because of the plugin, which says so.
+int run_auto(const char * libraries, const char * plugin, const char * path) {
+    test::load(libraries, plugin);
+    std::unique_ptr<llama_model, void (*)(llama_model *)> model(llama_model_load_from_file(path, llama_model_default_params()), llama_model_free);
+    llama_context_params p = llama_context_default_params();
+    p.n_ctx = 256;
+    std::unique_ptr<llama_context, void (*)(llama_context *)> ctx(model ? llama_init_from_model(model.get(), p) : nullptr, llama_free);
+    for (int i = 0; ctx && i < 3; i++) {
+        llama_token token = 5;
+        if (llama_decode(ctx.get(), llama_batch_get_one(&token, 1)) != 0) {
+            return 1;
+        }
+    }
+    return ctx ? 0 : 1;
 }
 
 struct Step {
@@ -346,6 +363,9 @@ int main(int argc, char ** argv) {
     }
     if ((argc == 6 || argc == 7) && strcmp(argv[1], "run") == 0) {
         return run(argv[2], argv[3], argv[4], argv[5], argc == 7 ? atoi(argv[6]) : 2600);
+    }
+    if (argc == 5 && strcmp(argv[1], "auto") == 0) {
+        return run_auto(argv[2], argv[3], argv[4]);
     }
     if (argc == 5 && strcmp(argv[1], "compare") == 0) {
         return compare(argv[2], argv[3], atof(argv[4]));
