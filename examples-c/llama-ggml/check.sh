@@ -136,7 +136,7 @@ long() {
   case $model in *random.gguf) skip "the programs need a model with a vocabulary: ICE_TEST_MODEL" ;; esac
 
   # Perplexity over contexts of 4096, stock and with the plugin.
-  find "$source/src" "$source/ggml/src" -maxdepth 1 -name '*.cpp' | sort | xargs cat | head -c 60000 >"$work/text"
+  find "$source/src" "$source/ggml/src" -maxdepth 1 -name '*.cpp' | sort | { xargs cat 2>/dev/null || true; } | head -c 60000 >"$work/text"
   ppl() { env "$@" "$lb/bin/llama-perplexity" -m "$model" -f "$work/text" -c 4096 -b 512 -t 2 -fa on 2>&1 | sed -n 's/^Final estimate: PPL = \([0-9.]*\).*/\1/p'; }
   stock=$(ppl A=1)
   exact=$(ppl GGML_BACKEND_PATH="$plugin" ICE_TOLERANCE=0)

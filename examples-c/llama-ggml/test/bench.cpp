@@ -5,7 +5,8 @@
 //   bench perplexity <libraries> <plugin or -> <model> <text> <modes> <tokens>
 //
 // "host" hands every attention back to the host's CPU backend through the plugin, so that one clock times both; "stock",
-// with "-" for the plugin, is the host alone. A mode may carry a tolerance: auto:0.02.
+// with "-" for the plugin, is the host alone. A mode may carry a tolerance: auto:0.02. BENCH_THREADS (2) and BENCH_STEPS (32)
+// in the environment: threads of the last two, steps that are decoded.
 
 #include "host.h"
 
@@ -83,6 +84,8 @@ Tokens tokens_of(const std::string & text, bool begin) {
     }
     return out;
 }
+
+int threads_of() { return getenv("BENCH_THREADS") ? atoi(getenv("BENCH_THREADS")) : 2; }
 
 Context context(const std::string & mode, int room, int threads) {
     const std::vector<std::string> parts = split(mode, ':');
@@ -200,7 +203,7 @@ int lines_table(const char * prompts, const std::vector<std::string> & modes, in
         longest = std::max(longest, prompt.size());
         std::vector<std::string> said;
         for (size_t m = 0; m < modes.size(); m++) {
-            Context ctx = context(modes[m], int(prompt.size()) + 32, 2);
+            Context ctx = context(modes[m], int(prompt.size()) + 32, threads_of());
             const double begin = now();
             llama_token next = 0;
             auto best = [&](size_t, const float * logits) { next = llama_token(std::max_element(logits, logits + llama_vocab_n_tokens(vocab)) - logits); };
@@ -238,7 +241,7 @@ int perplexity(const char * path, const std::vector<std::string> & modes, int to
     const int vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
     double first = 0;
     for (const std::string & mode : modes) {
-        Context ctx = context(mode, tokens, 2);
+        Context ctx = context(mode, tokens, threads_of());
         double sum = 0;
         feed(ctx.get(), text, true, [&](size_t i, const float * logits) {
             if (i + 1 < text.size()) {
