@@ -193,7 +193,16 @@ bool Accelerate::run(const Op & op, int64_t s, const MaskForm & form) {
         entry.epoch = epoch;
         log.forget();
     }
-    if (!log.sync(op, s, form)) {
+    // A stream that comes a second time begins a new evaluation.
+    if (!seen_.insert(base).second) {
+        seen_.clear();
+        seen_.insert(base);
+        changed_ = false;
+    }
+    if (seen_.size() == 1) {
+        first_ = root->data;
+    }
+    if (!log.sync(op, s, form, changed_ || root->data == first_, changed_)) {
         entry.rest = REST;
         return false;
     }

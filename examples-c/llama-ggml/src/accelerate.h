@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace ice {
@@ -45,6 +46,9 @@ private:
     Team & team_;
     Stats & stats_;
     std::unordered_map<const void *, Entry> entries_; // by first byte of the stream
+    std::unordered_set<const void *> seen_; // streams that attended in this evaluation of the host's graph
+    const void * first_ = nullptr;          // its first layer's cache: there every key is compared
+    bool changed_ = false;                  // something changed unseen in this evaluation
     Scratch work_, lse_;
 };
 

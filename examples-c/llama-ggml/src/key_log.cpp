@@ -10,7 +10,9 @@ namespace {
 
 constexpr int64_t BATCH = 512;      // rows gathered at a time
 constexpr int64_t MANY_ROWS = 64;   // rows from which on holes in the log are worth closing
-constexpr unsigned V_TURNS = 16;    // attentions after which every value's print was compared
+constexpr int64_t WHOLE_ROWS = 16;  // rows from which on every key is compared in every layer
+constexpr unsigned TURNS = 8;       // else, attentions after which every key was compared
+constexpr unsigned V_TURNS = 64;    // attentions after which every value was
 
 bool direct(ggml_type type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16; }
 
@@ -146,55 +148,60 @@ uint64_t KeyLog::print_v(const Op & op, int64_t s, int64_t cell) const {
     return p;
 }
 
-void KeyLog::check(const Op & op, int64_t s) {
+// Kills tokens whose cells changed; whether there were any among those looked at.
+bool KeyLog::check(const Op & op, int64_t s, bool whole) {
     Timer timer(stats_.check_seconds);
-    const int64_t n = size();
+    turn_++;
+    const int64_t n = size(), step = whole ? 1 : TURNS, first = whole ? 0 : int64_t(turn_ % TURNS);
     const char * base = op.k_at(s, 0, 0);
-    const size_t step = op.k->nb[1];
-    const bool whole = ggml_row_size(op.k->type, op.dk) >= sizeof(Print);
+    const size_t stride = op.k->nb[1];
+    const bool long_rows = ggml_row_size(op.k->type, op.dk) >= sizeof(Print);
     std::atomic<int64_t> changed{0};
     auto same = [&](int64_t t) {
         Print p;
-        if (whole) {
-            memcpy(&p, base + size_t(cells_[size_t(t)]) * step, sizeof p);
+        if (long_rows) {
+            memcpy(&p, base + size_t(cells_[size_t(t)]) * stride, sizeof p);
         } else {
             p = print_k(op, s, cells_[size_t(t)]);
         }
         return p == prints_[size_t(t)];
     };
-    const bool ordered = in_order() && whole;
-    team_.run(int(1 + n / 4096), [&](int ith, int nth) {
+    const bool ordered = in_order() && long_rows && n <= op.keys;
+    team_.run(int(1 + n / step / 4096), [&](int ith, int nth) {
         int64_t bad = 0;
-        const int64_t begin = n * ith / nth, end = n * (ith + 1) / nth;
-        if (ordered && end <= op.keys) { // no branches
-            const char * at = base + size_t(begin) * step;
-            for (int64_t t = begin; t < end; t++, at += step) {
+        const int64_t count = (n - first + step - 1) / step, begin = count * ith / nth, end = count * (ith + 1) / nth;
+        if (ordered) { // no branches
+            const char * at = base + size_t(first + begin * step) * stride;
+            for (int64_t i = begin; i < end; i++, at += size_t(step) * stride) {
+                const Print & known = prints_[size_t(first + i * step)];
                 Print p;
                 memcpy(&p, at, sizeof p);
-                bad += ((p.a ^ prints_[size_t(t)].a) | (p.b ^ prints_[size_t(t)].b)) != 0;
+                bad += ((p.a ^ known.a) | (p.b ^ known.b)) != 0;
             }
         } else {
-            for (int64_t t = begin; t < end; t++) {
+            for (int64_t i = begin; i < end; i++) {
+                const int64_t t = first + i * step;
                 bad += cells_[size_t(t)] >= 0 && cells_[size_t(t)] < op.keys && !same(t);
             }
         }
         changed += bad;
     });
-    if (changed > 0) {
-        for (int64_t t = 0; t < n; t++) {
-            if (cells_[size_t(t)] >= 0 && cells_[size_t(t)] < op.keys && !same(t)) {
-                stats_.unseen_writes++;
-                kill(t);
-            }
-        }
-    }
-    for (int64_t t = turn_++ % V_TURNS; t < n; t += V_TURNS) {
+    bool found = changed > 0;
+    for (int64_t t = turn_ % V_TURNS; t < n; t += V_TURNS) {
         const int32_t cell = cells_[size_t(t)];
         if (cell >= 0 && cell < op.keys && print_v(op, s, cell) != prints_v_[size_t(t)]) {
             stats_.unseen_writes++;
             kill(t);
+            found = true;
         }
     }
+    for (int64_t t = 0; found && t < n; t++) {
+        if (cells_[size_t(t)] >= 0 && cells_[size_t(t)] < op.keys && !same(t)) {
+            stats_.unseen_writes++;
+            kill(t);
+        }
+    }
+    return found;
 }
 
 bool KeyLog::append(const Op & op, int64_t s, const std::vector<int32_t> & cells) {
@@ -261,8 +268,8 @@ bool KeyLog::append(const Op & op, int64_t s, const std::vector<int32_t> & cells
     return true;
 }
 
-bool KeyLog::sync(const Op & op, int64_t s, const MaskForm & form) {
-    check(op, s);
+bool KeyLog::sync(const Op & op, int64_t s, const MaskForm & form, bool whole, bool & changed) {
+    changed |= check(op, s, whole || op.rows >= WHOLE_ROWS);
     if (dead_ > 0) {
         // What comes after the first dead token and is seen by nobody goes with it.
         int64_t last = size();

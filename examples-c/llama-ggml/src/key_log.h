@@ -19,8 +19,10 @@ namespace ice {
 // new token; the old one is dead, hidden by the mask until the log is cut or compacted. While cells are written in order
 // and never again, which is the usual case, token and cell are the same number.
 //
-// Nothing is trusted for long: every attention compares 16 bytes of every key the session knows with the cache, so that
-// writes that no graph shows (state restored, cache cleared, streams copied, positions shifted) are found, too.
+// Nothing is trusted for long: every attention compares 16 bytes of keys the session knows with the cache, so that writes
+// that no graph shows (state restored, cache cleared, streams copied, positions shifted) are found, too. All keys are compared
+// in the first layer of an evaluation and wherever many rows attend; elsewhere every eighth, another one each time, which meets
+// every run of eight changed cells at once. One difference anywhere, and all keys of all layers are compared.
 class KeyLog {
 public:
     struct Shape {
@@ -45,8 +47,9 @@ public:
     // A cell was written.
     void wrote(int64_t cell);
     // Makes the log know every cell that some row sees, as it is in the cache now. False when the session refuses (NaN,
-    // numbers beyond f16): the log is empty then.
-    bool sync(const Op & op, int64_t s, const MaskForm & form);
+    // numbers beyond f16): the log is empty then. `whole`: compare every key. `changed` is set when
+    // one had changed unseen.
+    bool sync(const Op & op, int64_t s, const MaskForm & form, bool whole, bool & changed);
 
     ice_session * session() const { return session_; }
     int64_t size() const { return int64_t(cells_.size()); }
@@ -63,7 +66,7 @@ private:
     void close();
     void kill(int64_t token);
     bool cut(int64_t size);
-    void check(const Op & op, int64_t s);
+    bool check(const Op & op, int64_t s, bool whole);
     bool append(const Op & op, int64_t s, const std::vector<int32_t> & cells);
     Print print_k(const Op & op, int64_t s, int64_t cell) const;
     uint64_t print_v(const Op & op, int64_t s, int64_t cell) const;

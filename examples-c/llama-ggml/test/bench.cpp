@@ -139,8 +139,8 @@ int time_table(const char * prompts, const std::vector<std::string> & modes, con
     }
     const Tokens text = tokens_of(all, true);
     const int layers = llama_model_n_layer(model);
-    printf("| tokens | threads | mode | whole prompt s | attention ms a layer | ratio | fingerprints ms | appending ms | masks ms | decode step ms | attention of a step, ms a layer | ratio | pairs scored |\n");
-    printf("|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    printf("| tokens | threads | mode | whole prompt s | attention ms a layer | ratio | fingerprints ms | appending ms | masks ms | decode step ms | attention of a step, ms a layer | of it fingerprints | ratio | pairs scored |\n");
+    printf("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (const std::string & length : lengths) {
         const size_t n = size_t(std::max(1, atoi(length.c_str())));
         if (text.size() < n + 2000) {
@@ -175,8 +175,8 @@ int time_table(const char * prompts, const std::vector<std::string> & modes, con
                 first = a;
                 first_step = b;
             }
-            printf("| %zu | %d | %s | %.2f | %.1f | %.2f | %.1f | %.1f | %.1f | %.2f | %.3f | %.2f | %.1f %% |\n", n, threads, mode.c_str(), prompt, a, first / a,
-                   1e3 * s.check_seconds / layers, 1e3 * s.append_seconds / layers, 1e3 * s.mask_seconds / layers, 1e3 * step[step.size() / 2], b,
+            printf("| %zu | %d | %s | %.2f | %.1f | %.2f | %.1f | %.1f | %.1f | %.2f | %.3f | %.3f | %.2f | %.1f %% |\n", n, threads, mode.c_str(), prompt, a, first / a,
+                   1e3 * s.check_seconds / layers, 1e3 * s.append_seconds / layers, 1e3 * s.mask_seconds / layers, 1e3 * step[step.size() / 2], b, 1e3 * d.check_seconds / layers / steps,
                    first_step / b, s.pairs_dense ? 100.0 * double(s.pairs) / double(s.pairs_dense) : 100.0);
             fflush(stdout);
         }
