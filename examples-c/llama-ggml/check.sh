@@ -7,6 +7,7 @@
 #                    (half an hour on two cores); LLAMA_SOURCE and LLAMA_BUILD name a tree and a build that exist already
 #
 # ICE_LLAMA_CACHE  where packages and builds are kept; default: llama-ggml in cargo's target folder
+# ICE_TEST_THREADS  threads of the long form; default 2
 # ICE_TEST_MODEL   a model in GGUF form; default: ice-tiny beside the checkout, else a random one made by the test
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -111,6 +112,7 @@ short() {
 }
 
 long() {
+  local threads=${ICE_TEST_THREADS:-2}
   command -v python3 >/dev/null || skip "python3 is missing"
   source=${LLAMA_SOURCE:-$cache/llama-cpp-python/vendor/llama.cpp}
   lb=${LLAMA_BUILD:-$cache/lb}
@@ -137,7 +139,7 @@ long() {
 
   # Perplexity over contexts of 4096, stock and with the plugin.
   find "$source/src" "$source/ggml/src" -maxdepth 1 -name '*.cpp' | sort | { xargs cat 2>/dev/null || true; } | head -c 60000 >"$work/text"
-  ppl() { env "$@" "$lb/bin/llama-perplexity" -m "$model" -f "$work/text" -c 4096 -b 512 -t 2 -fa on 2>&1 | sed -n 's/^Final estimate: PPL = \([0-9.]*\).*/\1/p'; }
+  ppl() { env "$@" "$lb/bin/llama-perplexity" -m "$model" -f "$work/text" -c 4096 -b 512 -t "$threads" -fa on 2>&1 | sed -n 's/.*Final estimate: PPL = \([0-9.]*\).*/\1/p'; }
   stock=$(ppl A=1)
   exact=$(ppl GGML_BACKEND_PATH="$plugin" ICE_TOLERANCE=0)
   fast=$(ppl GGML_BACKEND_PATH="$plugin")
@@ -150,15 +152,15 @@ PY
 
   # llama-bench names the backend and runs.
   for p in "" "$plugin"; do
-    env ${p:+GGML_BACKEND_PATH="$p"} "$lb/bin/llama-bench" -m "$model" -p 4096 -n 16 -d 0 -t 2 -fa 1 -r 1 2>/dev/null | grep -E 'pp4096|tg16' || stop "llama-bench"
+    env ${p:+GGML_BACKEND_PATH="$p"} "$lb/bin/llama-bench" -m "$model" -p 4096 -n 16 -t "$threads" -fa 1 -r 1 2>/dev/null | grep -E 'pp4096|tg16' || stop "llama-bench"
   done
 
   # One streamed chat request.
-  GGML_BACKEND_PATH=$plugin ICE_STATS=1 "$lb/bin/llama-server" -m "$model" -c 4096 -t 2 -fa on --port 18411 --chat-template chatml >"$work/server" 2>&1 &
+  GGML_BACKEND_PATH=$plugin ICE_STATS=1 "$lb/bin/llama-server" -m "$model" -c 4096 -t "$threads" -fa on --port 18411 --chat-template chatml >"$work/server" 2>&1 &
   server=$!
   python3 - <<'PY' || { tail -20 "$work/server" >&2; stop "llama-server"; }
 import json, time, urllib.request
-body = json.dumps({"messages": [{"role": "user", "content": "import os\n" * 300}], "stream": True, "max_tokens": 24}).encode()
+body = json.dumps({"messages": [{"role": "user", "content": "import os\n" * 900}], "stream": True, "max_tokens": 24}).encode()
 for attempt in range(120):
     try:
         urllib.request.urlopen("http://127.0.0.1:18411/health", timeout=2)
@@ -177,7 +179,8 @@ PY
   kill "$server"
   wait "$server" 2>/dev/null || true
   server=
-  grep -h 'iceformer:.*attention ops' "$work/server" | tail -1 || stop "llama-server sent no attention to the plugin"
+  grep 'iceformer:.*attention ops' "$work/server" | tail -1
+  grep -q 'iceformer:.*([1-9][0-9]* accelerated' "$work/server" || stop "llama-server got no accelerated attention"
   echo "llama.cpp plugin, long form: ok"
 }
 

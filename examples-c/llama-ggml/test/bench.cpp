@@ -5,8 +5,8 @@
 //   bench perplexity <libraries> <plugin or -> <model> <text> <modes> <tokens>
 //
 // "host" hands every attention back to the host's CPU backend through the plugin, so that one clock times both; "stock",
-// with "-" for the plugin, is the host alone. A mode may carry a tolerance: auto:0.02. BENCH_THREADS (2) and BENCH_STEPS (32)
-// in the environment: threads of the last two, steps that are decoded.
+// with "-" for the plugin, is the host alone. A mode may carry a tolerance: auto:0.02. In the environment: BENCH_THREADS
+// (2) of the last two, BENCH_STEPS (32) to decode, BENCH_UBATCH (512) tokens at a time.
 
 #include "host.h"
 
@@ -85,6 +85,7 @@ Tokens tokens_of(const std::string & text, bool begin) {
     return out;
 }
 
+int ubatch() { return getenv("BENCH_UBATCH") ? atoi(getenv("BENCH_UBATCH")) : 512; }
 int threads_of() { return getenv("BENCH_THREADS") ? atoi(getenv("BENCH_THREADS")) : 2; }
 
 Context context(const std::string & mode, int room, int threads) {
@@ -93,7 +94,7 @@ Context context(const std::string & mode, int room, int threads) {
     setenv("ICE_TOLERANCE", parts.size() > 1 ? parts[1].c_str() : "0.05", 1);
     llama_context_params p = llama_context_default_params();
     p.n_ctx = uint32_t((room + 255) / 256 * 256);
-    p.n_batch = p.n_ubatch = 512;
+    p.n_batch = p.n_ubatch = uint32_t(ubatch());
     p.n_threads = p.n_threads_batch = threads;
     p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     Context ctx(llama_init_from_model(model, p), llama_free);
@@ -107,7 +108,7 @@ Context context(const std::string & mode, int room, int threads) {
 // Runs tokens; `each` gets the logits of token i.
 template <typename F> void feed(llama_context * ctx, const Tokens & tokens, bool all_logits, F each) {
     for (size_t at = 0; at < tokens.size();) {
-        const size_t n = std::min<size_t>(512, tokens.size() - at);
+        const size_t n = std::min(size_t(ubatch()), tokens.size() - at);
         llama_batch batch = llama_batch_init(int(n), 0, 1);
         const int begin = llama_memory_seq_pos_max(llama_get_memory(ctx), 0) + 1;
         for (size_t i = 0; i < n; i++) {
