@@ -81,17 +81,19 @@ short() {
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
 
-  echo "llama.cpp plugin: ggml $(sed -n 's/^set(GGML_VERSION_M[AI][JN]OR \([0-9]*\))/\1/p' "$source/ggml/CMakeLists.txt" | paste -sd.), $package $version"
+  ggml=$(sed -nE 's/^set\(GGML_VERSION_(MAJOR|MINOR|PATCH) ([0-9]+)\)/\2/p' "$source/ggml/CMakeLists.txt" | paste -sd.)
+  other=9${ggml#?}
+  echo "llama.cpp plugin: ggml $ggml, $package $version"
   "$build/ops_test" "$libraries" "$plugin" 100 2>"$work/log" || { grep FAILED "$work/log" >&2; stop "the op by itself"; }
   "$build/helper_test" "$libraries" 2>"$work/log" || { cat "$work/log" >&2; stop "iceformer-ggml.h"; }
   model_for "$build"
 
   # A host of another version is refused with a line; settings that cannot be understood are named.
-  sed 's/0\.25\.1/9.25.1/g' "$plugin" >"$work/other.so"
+  sed "s/${ggml//./\\.}/$other/g" "$plugin" >"$work/other.so"
   if "$build/memory_test" auto "$libraries" "$work/other.so" "$model" >"$work/log" 2>&1; then
     stop "a plugin for another version was loaded"
   fi
-  grep -q 'iceformer: not used: compiled for ggml 9.25.1, running in ggml 0.25.1' "$work/log" || { cat "$work/log" >&2; stop "no word about the version"; }
+  grep -q "iceformer: not used: compiled for ggml $other, running in ggml $ggml" "$work/log" || { cat "$work/log" >&2; stop "no word about the version"; }
   ICE_TOLERANCE=much ICE_MODE=fast ICE_LAYERS=1-x ICE_THREADS=few "$build/memory_test" auto "$libraries" "$plugin" "$model" >"$work/log" 2>&1 || stop "flash attention on auto"
   for name in ICE_TOLERANCE=much ICE_MODE=fast ICE_LAYERS=1-x ICE_THREADS=few 'mode auto, tolerance 0.05, layers all' 'use `-fa on`'; do
     grep -q "$name" "$work/log" || stop "no word about $name"

@@ -35,7 +35,7 @@ struct Backend {
     Accelerate accelerate{settings, team, stats};
     Host host;
     std::unordered_set<const void *> stored; // key caches written before any attention came
-    bool warned = false;
+    bool attended = false, warned = false;
 
     Backend() {
         team.resize(settings.threads);
@@ -63,6 +63,7 @@ ggml_status Backend::attend(ggml_tensor * node) {
     }
     const double begin = now();
     stats.attend_calls++;
+    attended = true;
     bool done = false, accelerated = false;
     if (settings.mode == Mode::host) {
         done = host.compute(node, team.size());
@@ -100,7 +101,7 @@ ggml_status Backend::store_rows(ggml_tensor * node) {
     Timer timer(stats.store_seconds);
     stats.store_calls++;
     const ggml_tensor * root = root_of(node);
-    if (stats.attend_calls == 0 && !warned && !stored.insert(root->data).second) {
+    if (!attended && !warned && !stored.insert(root->data).second) {
         warned = true;
         fprintf(stderr, "iceformer: keys are stored but no attention comes: flash attention is off. `-fa auto`, the default of "
                         "llama.cpp, switches it off when it is not computed by the layer's own device: use `-fa on` "
