@@ -141,7 +141,15 @@ long() {
 
   # Perplexity over contexts of 4096, stock and with the plugin.
   find "$source/src" "$source/ggml/src" -maxdepth 1 -name '*.cpp' | sort | { xargs cat 2>/dev/null || true; } | head -c 60000 >"$work/text"
-  ppl() { env "$@" "$lb/bin/llama-perplexity" -m "$model" -f "$work/text" -c 4096 -b 512 -t "$threads" -fa on 2>&1 | sed -n 's/.*Final estimate: PPL = \([0-9.]*\).*/\1/p'; }
+  ppl() { # the program's log, stock or not, sometimes loses its last lines at the end
+    local value
+    for _ in 1 2 3 4 5; do
+      value=$(env "$@" "$lb/bin/llama-perplexity" -m "$model" -f "$work/text" -c 4096 -b 512 -t "$threads" -fa on 2>&1 |
+        sed -n 's/.*Final estimate: PPL = \([0-9.]*\).*/\1/p')
+      [ -z "$value" ] || break
+    done
+    echo "$value"
+  }
   stock=$(ppl A=1)
   exact=$(ppl GGML_BACKEND_PATH="$plugin" ICE_TOLERANCE=0)
   fast=$(ppl GGML_BACKEND_PATH="$plugin")
