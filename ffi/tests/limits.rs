@@ -147,16 +147,15 @@ fn sessions_beyond_the_address_space() {
 
 #[test]
 fn strides_that_overflow() {
-    for stride in [usize::MAX, usize::MAX - 3, isize::MAX as usize - 3, 1 << 62, 3, 6] {
+    for stride in [usize::MAX, usize::MAX - 3, isize::MAX as usize - 3, 3, 6] {
         for which in 0..3 {
             let mut heads = Heads::new();
             let mut d = heads.desc();
             match which {
                 0 => d.q.row_stride = stride,
                 1 => d.k.head_stride = stride,
-                _ => d.out.batch_stride = stride,
+                _ => d.out.head_stride = stride,
             }
-            d.batch = 2;
             let mut st = stats();
             let s = unsafe { ice_attention(&d, null_mut(), 0, &mut st, null_mut()) };
             assert!([ICE_ERR_STRIDE, ICE_ERR_SHAPE, ICE_ERR_ALIGNMENT].contains(&s), "stride {stride}: {}", name(s));

@@ -42,7 +42,8 @@ unsafe impl GlobalAlloc for Failing {
 #[global_allocator]
 static ALLOCATOR: Failing = Failing;
 
-/// Repeats `call` with no memory after 0, 1, 2, ... blocks until it has enough; says how many it needed.
+/// Repeats `call` with no memory after 0, 1, 2, ... blocks until it has enough; says how many it needed. Calls that grow an
+/// object may keep what a refused attempt got.
 fn each(what: &str, mut call: impl FnMut(*mut ice_error) -> ice_status, unchanged: impl Fn() -> bool) -> usize {
     for i in 0..1000 {
         let mut e = error();
@@ -54,7 +55,8 @@ fn each(what: &str, mut call: impl FnMut(*mut ice_error) -> ice_status, unchange
             return i;
         }
         assert_eq!(name(status), "ICE_ERR_NO_MEMORY", "{what}, allocation {i}: {}", message(&e));
-        assert_eq!(LIVE.get(), before, "{what} leaked after allocation {i}");
+        let grows = ["ice_index_reserve", "ice_index_insert"].contains(&what);
+        assert!(grows || LIVE.get() == before, "{what} leaked after allocation {i}: {:?} for {before:?}", LIVE.get());
         assert!(unchanged(), "{what} wrote to its outputs after allocation {i}");
     }
     panic!("{what} never ends");
@@ -96,6 +98,7 @@ fn attention_and_its_probe() {
 fn objects_without_an_allocator() {
     let keys = numbers(KEYS * DIM, 1);
     for levels in [1, 3] {
+        let before = LIVE.get();
         let mut o = index_options();
         o.levels = levels;
         let mut ix = null_mut();
@@ -125,11 +128,14 @@ fn objects_without_an_allocator() {
         let from = bytes.as_ptr().cast();
         each("ice_index_load", |e| unsafe { ice_index_load(from, len, null(), &mut copy, e) }, || true);
         assert_eq!((answers(copy), answers(ix)), (answer.clone(), answer));
+        drop(q);
         unsafe {
             ice_scratch_free(sc);
             ice_index_free(copy);
             ice_index_free(ix);
         }
+        drop(bytes);
+        assert_eq!(LIVE.get(), before, "leaked");
     }
 }
 
