@@ -39,8 +39,8 @@ fn answers(index: &Index) -> String {
     let mut text = String::new();
     let queries = noise(8 * DIM, 12, 1.0);
     let mut scratch = Scratch::new_in(index, &memory(0)).unwrap();
-    for visit in [6, 20] {
-        let o = QueryOptions { visit, retrieve: 5, field_of_view: 3, ..QueryOptions::new(4) };
+    for visit in [60, 200] {
+        let o = QueryOptions { visit, retrieve: 20, field_of_view: 6, ..QueryOptions::new(4) };
         let (mut out, mut counts) = ([Neighbor::default(); 8 * 4], [0; 8]);
         let rows = Rows::new(&queries, DIM).unwrap();
         index.query(&mut scratch, rows, &o, &mut out, Some(&mut counts)).unwrap();
