@@ -1,5 +1,8 @@
 //! C and C++ compilers of the machine, and the static library to link their programs with.
 
+// Each test uses its part of this.
+#![allow(dead_code)]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
