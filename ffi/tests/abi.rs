@@ -67,6 +67,19 @@ fn the_shared_library_exports_exactly_those() {
         .map(String::from)
         .collect();
     assert_eq!(exported, declared());
+    // The loader finds it by a name that tells its ABI; cargo-c is told the same.
+    let soname = format!("libiceformer.so.{}", ice_abi_version());
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("readable");
+    assert!(
+        manifest.contains(&format!("\nversion = \"{}.0.0\"\n", ice_abi_version())),
+        "package.metadata.capi.library"
+    );
+    let Ok(out) = Command::new("readelf").arg("-d").arg(target.join("debug/libiceformer.so")).output() else {
+        println!("SKIPPED: no readelf on this machine");
+        return;
+    };
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains(&format!("[{soname}]")), "{soname} is not the soname:\n{text}");
 }
 
 macro_rules! layout {
