@@ -30,9 +30,11 @@ pub fn svg(points: &[Point]) -> Result<String, Box<dyn Error>> {
     for (_, line) in &mut lines {
         line.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.total_cmp(&b.1)));
         let mut least = f64::INFINITY;
-        line.retain(|p| p.1 < least && {
-            least = p.1;
-            true
+        line.retain(|p| {
+            p.1 < least && {
+                least = p.1;
+                true
+            }
         });
     }
     let all = || lines.iter().flat_map(|(_, l)| l.iter().map(|p| p.1));

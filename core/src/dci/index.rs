@@ -1,7 +1,7 @@
 //! The index: storage, sizes, and the calls that are not queries.
 
-use super::level::{Level, MAX_LEVELS, room};
 use super::cells::{Cells, Keys};
+use super::level::{Level, MAX_LEVELS, room};
 use super::params::{IndexOptions, MAX_KEYS, MAX_NORM, Metric};
 use crate::error::{Error, Result, Status, reserved};
 use crate::idmap::IdMap;
@@ -406,11 +406,7 @@ impl Index {
     }
 
     fn slot_in(free: &[u32], batch: &Batch, i: usize) -> u32 {
-        if i < batch.reused {
-            free[free.len() - 1 - i]
-        } else {
-            (batch.slots_before + i - batch.reused) as u32
-        }
+        if i < batch.reused { free[free.len() - 1 - i] } else { (batch.slots_before + i - batch.reused) as u32 }
     }
 
     /// Puts row `row` into its slot and the id map, without projections or lists.

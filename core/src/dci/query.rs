@@ -255,16 +255,18 @@ impl Index {
     fn measure(&self, scratch: &mut Scratch, queries: Rows<'_>, k: usize, target: f32) -> Effort {
         let (n, dim) = (queries.rows(), self.dim());
         let near = k.min(NEIGHBOURS);
-        for i in 0..ASKED {
-            self.read_query(queries, i * n / ASKED, &mut scratch.batch.rows[i * dim..][..dim]);
+        // A small batch is not worth many exact answers.
+        let asked = (n / 16).min(ASKED).min(scratch.batch.chunk(scratch.batch.room(near, self.len())));
+        for i in 0..asked {
+            self.read_query(queries, i * n / asked, &mut scratch.batch.rows[i * dim..][..dim]);
         }
         let everything = Allowed { begin: 0, end: NO_ID, bits: None };
         let Scratch { batch, sample, scores, probing, .. } = scratch;
         // k is far below the number of keys: every query has so many answers.
-        self.exact_chunk(batch, ASKED, near, everything, &mut sample.truth[..ASKED * near], None);
+        self.exact_chunk(batch, asked, near, everything, &mut sample.truth[..asked * near], None);
         scores.clear();
         reserved(scores.resize(self.ids.len(), 0.0));
-        for i in 0..ASKED {
+        for i in 0..asked {
             let truth = sample.truth[i * near..][..near].iter().filter_map(|t| self.slot(t.id));
             let room = Ranked { dense: scores, ranks: probing.ranks() };
             let query = &batch.rows[i * dim..][..dim];
@@ -272,7 +274,7 @@ impl Index {
             self.cells.rank_found(self.keys_view(), query, None, truth, room, found);
         }
         let cost = self.cells.cost(&self.keys_view(), self.len());
-        let mut e = cost.choose(&sample.found[..ASKED * near], near, target, &mut sample.codes);
+        let mut e = cost.choose(&sample.found[..asked * near], near, target, &mut sample.codes);
         e.keep = e.keep.saturating_mul(k.div_ceil(near) as u32);
         e
     }

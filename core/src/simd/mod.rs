@@ -8,6 +8,8 @@
 mod aarch64;
 pub(crate) mod block;
 pub(crate) mod codes;
+#[cfg(test)]
+mod codes_tests;
 mod detect;
 mod element;
 pub(crate) mod few;

@@ -46,10 +46,10 @@ pub(super) fn product(isa: Isa, panel: &[f32], rows: &[f32], cols: usize, out: &
 }
 
 impl Cells {
-    /// Mean and directions from the sampled slots, and how many of the directions to use.
-    pub(super) fn fit_basis(&mut self, keys: Keys<'_>) {
+    /// Mean and directions from the first of `sample` sampled slots, and how many of the directions to use.
+    pub(super) fn fit_basis(&mut self, keys: Keys<'_>, sample: usize) {
         let (dim, rank, isa) = (keys.dim, self.shape.rank, keys.isa);
-        let fitted = self.shape.fitted().min(self.work.sample.len());
+        let fitted = self.shape.fitted().min(sample);
         self.fit_mean(keys, fitted);
         let rows = dim.min(rank);
         let used = rows * dim;

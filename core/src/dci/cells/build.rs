@@ -21,7 +21,7 @@ impl Cells {
         for i in 0..sample {
             w.sample[i] = w.live[(hash(keys.seed ^ 0x7361_6d70, i as u64) % live as u64) as usize];
         }
-        self.fit_basis(keys);
+        self.fit_basis(keys, sample);
         let cells = self.find_centers(keys, sample, cells_for(live));
         self.assign(keys, live, cells);
         let count = self.lay_out(keys, live, cells);

@@ -19,7 +19,7 @@ use super::index::NO_ID;
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan};
 use crate::simd::Isa;
-use crate::simd::codes::{BLOCK, round_key};
+use crate::simd::codes::{BLOCK, SIEVE, round_key};
 use crate::simd::tile::{KEYS, PANEL};
 
 /// Fewer keys than this are searched exactly: there is nothing to gain.
@@ -95,7 +95,7 @@ impl Shape {
 
     /// Rows of the largest product with a panel.
     pub fn product(&self) -> usize {
-        (self.rank + 1).max(self.cells)
+        (self.rank + 1).max(self.cells).max(SIEVE)
     }
 
     fn fitted(&self) -> usize {
@@ -211,7 +211,8 @@ impl Cells {
         let s = Shape::new(dim, capacity);
         s.floats().into_iter().for_each(|n| Buf::<f32>::plan(plan, n));
         Buf::<u8>::plan(plan, s.positions * s.rank);
-        for n in [s.cells + usize::from(s.rank > 0), s.positions, s.capacity, s.cells, s.sample, s.capacity, s.capacity] {
+        for n in [s.cells + usize::from(s.rank > 0), s.positions, s.capacity, s.cells, s.sample, s.capacity, s.capacity]
+        {
             Buf::<u32>::plan(plan, n);
         }
     }
@@ -311,7 +312,6 @@ impl Cells {
         self.shape = s;
         Ok(())
     }
-
 
     /// Whether queries can use this.
     pub fn active(&self) -> bool {
