@@ -58,7 +58,7 @@ pub(super) struct Sample {
 }
 
 /// Queries of a batch that are asked exactly to see what a recall takes, and most neighbours of each.
-pub(super) const ASKED: usize = 96;
+pub(super) const ASKED: usize = 48;
 pub(super) const NEIGHBOURS: usize = 64;
 
 /// Sizes of a scratch.

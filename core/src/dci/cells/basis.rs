@@ -7,7 +7,7 @@ use crate::simd::codes::{Pack, Product};
 use crate::simd::{Isa, tile};
 
 /// Rounds. The span need not be exact: what it leaves out is counted through norms.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 2;
 /// Share of the sample's spread that codes should cover, if so many directions are to be had.
 const COVER: f32 = 0.97;
 /// Directions are used in whole steps of this.

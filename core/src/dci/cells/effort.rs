@@ -85,7 +85,7 @@ impl Cost {
     /// `found`. O(found log cells).
     pub fn choose(&self, found: &[Found], k: usize, target: f32, room: &mut [u32]) -> Effort {
         // A sample errs: somewhat more than asked for.
-        let want = libm::ceilf((target + 0.4 * (1.0 - target)) * found.len() as f32) as usize;
+        let want = libm::ceilf((target + 0.5 * (1.0 - target)) * found.len() as f32) as usize;
         let mut best = (0.95 * self.exact(), Effort::EXACT);
         if want == 0 {
             return best.1;
