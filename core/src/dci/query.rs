@@ -4,16 +4,19 @@ use super::Index;
 use super::cells::{Effort, Ranked};
 use super::index::{NO_ID, unit};
 use super::level::ROOT;
-use super::lists::Allowed;
+use super::lists::{Allowed, Entry, by_place};
 use super::params::{Engine, MAX_NORM, Metric, Neighbor, QueryOptions};
 use super::scratch::{ASKED, Budget, NEIGHBOURS, Scratch};
 use super::search::Place;
 use crate::error::{Error, Result, Status, reserved};
 use crate::mem::Rows;
 use crate::project::Lift;
+use crate::queue::TopK;
 
 /// Fewer queries than this are answered one by one where every key is scored.
 const FEW: usize = 4;
+/// Candidates that are scored before looking whether to go on.
+const TURN: usize = 8;
 /// From so many queries on, some are answered exactly first.
 const MANY: usize = 512;
 
@@ -104,7 +107,7 @@ impl Index {
         for row in 0..n {
             self.read_query(queries, row, &mut scratch.query);
             self.search(scratch, &o);
-            let count = self.take_top(scratch, &mut out[row * o.k..][..o.k]);
+            let count = self.take_top(&mut scratch.top, &mut out[row * o.k..][..o.k]);
             if let Some(counts) = counts.as_deref_mut() {
                 counts[row] = count;
             }
@@ -144,11 +147,11 @@ impl Index {
         Neighbor { id: NO_ID, score }
     }
 
-    /// Writes the answers in `scratch.top`; returns how many.
-    fn take_top(&self, scratch: &mut Scratch, out: &mut [Neighbor]) -> u32 {
+    /// Writes the answers in `top`; returns how many.
+    fn take_top(&self, top: &mut TopK, out: &mut [Neighbor]) -> u32 {
         let sign = if self.options.metric == Metric::L2 { -1.0 } else { 1.0 };
         out.fill(self.nothing());
-        let sorted = scratch.top.into_sorted();
+        let sorted = top.into_sorted();
         for (a, item) in out.iter_mut().zip(sorted) {
             *a = Neighbor { id: item.id, score: sign * item.score };
         }
@@ -184,7 +187,7 @@ impl Index {
             for row in 0..n {
                 self.read_query(queries, row, &mut scratch.query);
                 self.search_exact(scratch, &o);
-                let count = self.take_top(scratch, &mut out[row * k..][..k]);
+                let count = self.take_top(&mut scratch.top, &mut out[row * k..][..k]);
                 if let Some(counts) = counts.as_deref_mut() {
                     counts[row] = count;
                 }
@@ -201,7 +204,7 @@ impl Index {
             }
             let out = &mut out[first * k..][..rows * k];
             let mut counts = counts.as_deref_mut().map(|c| &mut c[first..][..rows]);
-            let Scratch { batch, probing, .. } = scratch;
+            let Scratch { batch, probing, top, .. } = scratch;
             if effort == Effort::EXACT {
                 self.exact_chunk(batch, rows, k, allowed, out, counts);
                 continue;
@@ -209,10 +212,31 @@ impl Index {
             self.cells.probe(self.keys_view(), batch, probing, rows, effort, room, allowed);
             for i in 0..rows {
                 let list = &mut batch.entries[i * room..][..batch.len[i] as usize];
-                self.score_entries(&batch.rows[i * dim..][..dim], list);
-                let count = self.answer(list, &mut out[i * k..][..k]);
+                self.score_in_turn(&batch.rows[i * dim..][..dim], list, k, effort.patience as usize, top);
+                let count = self.take_top(top, &mut out[i * k..][..k]);
                 if let Some(counts) = counts.as_deref_mut() {
                     counts[i] = count;
+                }
+            }
+        }
+    }
+
+    /// Scores candidates from the best code on, until `patience` in a row are none of the best `k`; leaves those in `top`.
+    fn score_in_turn(&self, query: &[f32], list: &mut [Entry], k: usize, patience: usize, top: &mut TopK) {
+        reserved(top.reset(k.min(self.len())));
+        if patience < list.len() {
+            list.sort_unstable_by(by_place);
+        }
+        let mut last = k;
+        for (step, part) in list.chunks_mut(TURN).enumerate() {
+            let first = step * TURN;
+            if first > last.saturating_add(patience) {
+                break;
+            }
+            self.score_entries(query, part);
+            for (i, e) in part.iter().enumerate() {
+                if top.push(e.score, self.ids[e.at as usize], e.at) {
+                    last = last.max(first + i);
                 }
             }
         }
@@ -248,7 +272,7 @@ impl Index {
         let keep = if retrieve > 0.0 { retrieve } else { 4.0 * k as f32 };
         let cells = self.cells.count() as f32;
         let probe = if visit > 0.0 { libm::ceilf(visit * cells / live) } else { cells };
-        Effort { probe: probe.clamp(1.0, cells) as u32, keep: keep.clamp(k as f32, live) as u32 }
+        Effort { probe: probe.clamp(1.0, cells) as u32, keep: keep.clamp(k as f32, live) as u32, patience: u32::MAX }
     }
 
     /// Answers some of the queries exactly and chooses what finds a share `target` of that for least.
@@ -274,9 +298,8 @@ impl Index {
             self.cells.rank_found(self.keys_view(), query, None, truth, room, found);
         }
         let cost = self.cells.cost(&self.keys_view(), self.len());
-        let mut e = cost.choose(&sample.found[..asked * near], near, target, &mut sample.codes);
-        e.keep = e.keep.saturating_mul(k.div_ceil(near) as u32);
-        e
+        let e = cost.choose(&sample.found[..asked * near], near, target, &mut sample.codes);
+        e.times(k.div_ceil(near))
     }
 
     fn check_query(&self, query: &[f32]) -> Result<()> {

@@ -9,7 +9,7 @@ use crate::simd::{Isa, tile};
 /// Rounds. The span need not be exact: what it leaves out is counted through norms.
 const ROUNDS: usize = 2;
 /// Share of the sample's spread that codes should cover, if so many directions are to be had.
-const COVER: f32 = 0.97;
+const COVER: f32 = 0.975;
 /// Directions are used in whole steps of this.
 const STEP: usize = 32;
 

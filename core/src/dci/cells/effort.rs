@@ -12,12 +12,23 @@ use crate::simd::codes::{Catch, Pack, Sieve};
 pub(in crate::dci) struct Effort {
     /// 0: every key is scored exactly.
     pub probe: u32,
+    /// Most of them.
     pub keep: u32,
+    /// Of them, in the order of their codes: how many in a row may turn out to be no answers before the rest are let be.
+    pub patience: u32,
 }
 
 impl Effort {
     /// Every key.
-    pub const EXACT: Effort = Effort { probe: 0, keep: 0 };
+    pub const EXACT: Effort = Effort { probe: 0, keep: 0, patience: 0 };
+}
+
+impl Effort {
+    /// The effort for so many times the neighbours.
+    pub fn times(self, times: usize) -> Effort {
+        let of = |x: u32| (x as usize).saturating_mul(times).min(u32::MAX as usize) as u32;
+        Effort { probe: self.probe, keep: of(self.keep), patience: of(self.patience) }
+    }
 }
 
 /// Of a true neighbour: cells that come before its own, and keys whose codes score better.
@@ -46,13 +57,12 @@ impl Curve {
     pub fn effort(&self, k: usize, target: f32) -> Effort {
         let Some(t) = TARGETS.iter().position(|&t| t >= target) else { return Effort::EXACT };
         let row = WANTED.iter().position(|&w| w >= k).unwrap_or(WANTED.len() - 1);
-        let Effort { probe, keep } = self.best[row][t];
-        if probe == 0 {
+        let e = self.best[row][t];
+        if e == Effort::EXACT {
             return Effort::EXACT;
         }
         // Beyond what was measured, further neighbours lie as much further down.
-        let times = k.div_ceil(WANTED[row]);
-        Effort { probe, keep: (keep as usize).saturating_mul(times).min(u32::MAX as usize) as u32 }
+        e.times(k.div_ceil(WANTED[row]))
     }
 }
 
@@ -73,43 +83,58 @@ impl Cost {
         self.keys * (self.dim + 4.0)
     }
 
-    fn of(&self, e: Effort) -> f32 {
-        let (probe, keep) = (e.probe as f32, e.keep as f32);
+    /// Of a query that looks into `probe` cells and scores `scored` keys.
+    fn of(&self, probe: f32, scored: f32) -> f32 {
         let key = self.rank * self.coordinate + 5.0;
         let find = self.rank * self.dim + self.cells * (self.rank + 12.0);
         // Keys lie anywhere in memory; candidates come and go on the way to the best.
-        find + (probe * self.keys / self.cells + self.tail) * key + probe * 40.0 + keep * (2.0 * self.dim + 300.0)
+        find + (probe * self.keys / self.cells + self.tail) * key + probe * 40.0 + scored * (2.0 * self.dim + 300.0)
     }
 
-    /// The cheapest effort that finds a share `target` of the neighbours measured; `k` are wanted. `room` is as long as
+    /// The cheapest effort that finds a share `target` of the neighbours measured, `near` of every query. `room` is as long as
     /// `found`. O(found log cells).
-    pub fn choose(&self, found: &[Found], k: usize, target: f32, room: &mut [u32]) -> Effort {
+    pub fn choose(&self, found: &[Found], near: usize, target: f32, room: &mut [u32]) -> Effort {
         // A sample errs: somewhat more than asked for.
-        let want = libm::ceilf((target + 0.5 * (1.0 - target)) * found.len() as f32) as usize;
+        let want = libm::ceilf((target + 0.4 * (1.0 - target)) * found.len() as f32) as usize;
+        let asked = (found.len() / near.max(1)) as f32;
         let mut best = (0.95 * self.exact(), Effort::EXACT);
-        if want == 0 {
-            return best.1;
-        }
         let mut probe = 1;
-        loop {
-            let mut n = 0;
-            for f in found.iter().filter(|f| f.cells < probe) {
-                room[n] = f.codes;
-                n += 1;
+        while want > 0 {
+            for (found, codes) in found.chunks_exact(near).zip(room.chunks_exact_mut(near)) {
+                // Those in cells that are not looked into are never reached.
+                let code = |f: &Found| if f.cells < probe { f.codes } else { u32::MAX };
+                codes.iter_mut().zip(found).for_each(|(c, f)| *c = code(f));
+                codes.sort_unstable();
             }
-            if n >= want {
-                let (_, &mut last, _) = room[..n].select_nth_unstable(want - 1);
-                let e = Effort { probe, keep: (last + 1).max(k as u32) };
-                let cost = self.of(e);
-                if cost < best.0 {
-                    best = (cost, e);
+            for patience in (1..12).map(|i| 4u32 << i) {
+                let (mut hits, mut scored, mut most) = (0, 0.0, 0);
+                for codes in room[..found.len()].chunks_exact(near) {
+                    let mut last = near as u32 - 1;
+                    for &code in codes.iter().take_while(|&&c| c != u32::MAX) {
+                        if code > last.saturating_add(patience) {
+                            break;
+                        }
+                        hits += 1;
+                        last = last.max(code);
+                    }
+                    let end = last.saturating_add(patience).saturating_add(1).min(self.keys as u32);
+                    scored += end as f32;
+                    most = most.max(end);
+                }
+                if hits >= want {
+                    let cost = self.of(probe as f32, scored / asked) + most as f32 * 20.0;
+                    if cost < best.0 {
+                        best = (cost, Effort { probe, keep: most, patience });
+                    }
+                    break;
                 }
             }
             if probe as f32 >= self.cells {
-                return best.1;
+                break;
             }
             probe = (probe + probe.div_ceil(4)).min(self.cells as u32);
         }
+        best.1
     }
 }
 
