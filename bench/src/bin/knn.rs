@@ -44,6 +44,9 @@ struct Cli {
     /// Draw recall against seconds, as SVG, of the first set
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Insert keys one by one, remove half of them and insert those again, instead
+    #[arg(long)]
+    churn: bool,
     /// Only list and draw the figures of --peers files
     #[arg(long)]
     again: bool,
@@ -57,6 +60,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         let drawn = cli.drawn.iter().map(|name| data::drawn(name, cli.keys, cli.queries, cli.dim, cli.k));
         for set in files.chain(drawn) {
             let set = set?;
+            if cli.churn {
+                let c = knn::churn(&set, cli.k)?;
+                let (insert, remove) = (c.insert * 1e6, c.remove * 1e6);
+                println!(
+                    "{}: {insert:.2} us an insertion, {remove:.2} us a removal, recall {:.4} after",
+                    set.name, c.recall
+                );
+                continue;
+            }
             let mut runs: Vec<Vec<Outcome>> = vec![Vec::new(); cli.target.len()];
             for _ in 0..cli.rounds.max(1) {
                 for (runs, &target) in runs.iter_mut().zip(&cli.target) {

@@ -90,6 +90,44 @@ pub fn run(set: &Set, k: usize, target: f32) -> Result<Outcome> {
     Ok(Outcome { name: name.into(), target, build: built, query: total - built, recall })
 }
 
+/// What keys that come and go one by one cost, and what is found then.
+#[derive(Clone, Copy, Debug)]
+pub struct Churn {
+    /// Seconds of one insertion, on the way from nothing to all keys, gathering included.
+    pub insert: f64,
+    /// Seconds of one removal.
+    pub remove: f64,
+    /// Recall at a target of 0.95 after half of the keys have gone and come back, one by one.
+    pub recall: f64,
+}
+
+/// Inserts all keys one by one, then removes every other one and inserts it again.
+///
+/// # Errors
+/// As [`Index::insert`] and [`ask`].
+pub fn churn(set: &Set, k: usize) -> Result<Churn> {
+    let keys = set.base.len() / set.dim;
+    let options =
+        IndexOptions { metric: set.metric, engine: Engine::Cells, capacity: keys, ..IndexOptions::new(set.dim) };
+    let mut index = Index::new(&options)?;
+    let start = seconds();
+    for row in set.base.chunks_exact(set.dim) {
+        index.insert(Rows::new(row, set.dim)?, None)?;
+    }
+    let insert = (seconds() - start) / keys as f64;
+    let half: Vec<u64> = (0..keys as u64).step_by(2).collect();
+    let start = seconds();
+    for &id in &half {
+        index.remove(&[id])?;
+    }
+    let remove = (seconds() - start) / half.len() as f64;
+    for &id in &half {
+        index.insert(Rows::new(&set.base[id as usize * set.dim..][..set.dim], set.dim)?, Some(&[id]))?;
+    }
+    let found = ask(&index, set, &QueryOptions { target_recall: 0.95, ..QueryOptions::new(k) }, false)?;
+    Ok(Churn { insert, remove, recall: recall(set, k, &found) })
+}
+
 /// Share of the true neighbours among the answers. Answers as near as the last true neighbour count too: which of equals
 /// is listed is chance.
 pub fn recall(set: &Set, k: usize, found: &[Neighbor]) -> f64 {

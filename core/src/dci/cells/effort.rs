@@ -99,7 +99,7 @@ impl Cost {
         let asked = (found.len() / near.max(1)) as f32;
         let mut best = (0.95 * self.exact(), Effort::EXACT);
         let mut probe = 1;
-        while want > 0 {
+        loop {
             for (found, codes) in found.chunks_exact(near).zip(room.chunks_exact_mut(near)) {
                 // Those in cells that are not looked into are never reached.
                 let code = |f: &Found| if f.cells < probe { f.codes } else { u32::MAX };
