@@ -99,11 +99,11 @@ fn layouts_are_the_committed_ones() {
         ice_memory { struct_size, used, reserved, peak, limit }
         ice_index_options {
             struct_size, dim, metric, num_simple, num_composite, levels, promotion, directions, seed, capacity,
-            memory_limit, max_norm, flags, allocator,
+            memory_limit, max_norm, flags, allocator, engine, reserved,
         }
         ice_query_options {
             struct_size, k, visit, retrieve, visit_fraction, retrieve_fraction, field_of_view, target_recall, id_begin,
-            id_end, engine, flags,
+            id_end, engine, flags, filter, filter_len,
         }
         ice_neighbor { id, score }
         ice_tensor { data, dtype, row_stride, head_stride, batch_stride }
