@@ -5,7 +5,8 @@ mod common;
 
 use common::memory;
 use iceformer_core::attention::{
-    AttentionOptions, AttentionStats, Mask, Mode, Problem, Reason, attention, required, sparsity,
+    AttentionOptions, AttentionStats, Mask, Mode, Problem, Reason, accelerated::Rule, attention, attention_by_rule,
+    required, sparsity,
 };
 use iceformer_core::math::hash;
 use iceformer_core::mem::{Memory, Tensor, TensorMut};
@@ -266,4 +267,24 @@ fn what_it_cannot_do_is_said() {
     let problem = heads.problem(&mut out, &mut lse, Mask::None, mode(Mode::Accelerated, 0.0));
     sparsity(&problem, 8, 4, &mut mass, &memory(0)).unwrap();
     assert!(mass.iter().all(|&m| m > 0.1 && m <= 1.0));
+}
+
+/// Values that are the keys in another order: what rows see is how keys weigh, and cells that stay closed know it too.
+#[test]
+fn values_lean_with_the_keys_that_a_row_prefers() {
+    let (n, d) = (4096, 32);
+    let mut heads = Heads::new(1, 1, 1, 256, n, [d, d], 0.0);
+    heads.k = noise(n * d, 21, 1.0);
+    heads.v = heads.k.chunks(d).flat_map(|k| k.iter().rev().copied()).collect();
+    heads.q = noise(256 * d, 22, 0.5);
+    let (want, ..) = heads.run(Mask::None, mode(Mode::Exact, 0.0));
+    let closed = f32::INFINITY;
+    let rule = Rule { needle: closed, outstanding: closed, cell: closed, node: closed, ..Rule::new(0.05, false) };
+    let (mut out, mut lse) = (vec![0.0; want.len()], vec![0.0; 256]);
+    let rule = Rule { error: closed, ..rule };
+    let problem = heads.problem(&mut out, &mut lse, Mask::None, mode(Mode::Accelerated, 0.05));
+    let stats = attention_by_rule(&problem, &rule, None, &memory(0)).unwrap();
+    assert_eq!(stats.cells_opened, 0);
+    // The means of nodes alone see next to nothing of this.
+    assert!(distance(&out, &want) < 0.15, "{}", distance(&out, &want));
 }

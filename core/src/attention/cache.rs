@@ -117,7 +117,7 @@ impl HeadCache {
         }
         if o.has_cells() {
             Cells::plan(plan, o.kv_dtype, o.dim_k, o.dim_v, o.capacity);
-            Cells::plan_staged(plan, o.dim_k);
+            Cells::plan_staged(plan, o.dim_k, o.dim_v);
         }
         Ok(())
     }
@@ -310,7 +310,9 @@ impl HeadCache {
     /// Drops the segments that are not whole below token `len`.
     fn cut_cells(&mut self, len: usize) {
         if let Some(cells) = &mut self.cells {
-            cells.truncate(self.isa, &self.keys.rows(self.published, self.dim_k), len / SEGMENT);
+            let keys = self.keys.rows(self.published, self.dim_k);
+            let values = self.values.rows(self.published, self.dim_v);
+            cells.truncate(self.isa, &keys, &values, len / SEGMENT);
         }
     }
 

@@ -5,12 +5,10 @@ use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Rows};
 use crate::project::fitted::RANK;
 use crate::simd::Isa;
-use crate::simd::block::{Gather, Matrix, Outer, Scores, Stored, SumRows};
+use crate::simd::block::{Gather, Gram, Matrix, Scores, Stored, SumRows};
 
 /// Rounds of two means that a cut's direction comes from.
 const ROUNDS: usize = 2;
-/// Keys of a cell that the moments are taken from.
-const SAMPLED: usize = 2;
 
 /// Work memory of one segment.
 pub(super) struct Bench {
@@ -18,7 +16,10 @@ pub(super) struct Bench {
     dim_v: usize,
     /// Keys `[SEGMENT][dim_k]`, values `[SEGMENT][dim_v]` in their place later.
     rows: Buf<f32>,
-    row: Buf<f32>,
+    /// Keys less their node's mean, by cell, `[SEGMENT][dim_k rounded up to a block]`.
+    keys: Buf<f32>,
+    /// Keys or values less a mean, alike.
+    rest: Buf<f32>,
     /// Places of the keys in the segment, by cell.
     order: Buf<u32>,
     /// Places on the upper side of a cut.
@@ -30,11 +31,22 @@ pub(super) struct Bench {
     direction: Buf<f32>,
 }
 
+/// Rows `at..at + n` of the order less `mean`, into rows padded with zeros to whole blocks.
+fn less(isa: Isa, rows: &[f32], mean: &[f32], order: &[u32], at: usize, n: usize, out: &mut [f32]) {
+    let (d, stride) = (mean.len(), mean.len().next_multiple_of(BLOCK));
+    for (&i, out) in order[at..][..n].iter().zip(out[at * stride..].chunks_exact_mut(stride)) {
+        out[..d].copy_from_slice(&rows[i as usize * d..][..d]);
+        isa.axpy(-1.0, mean, &mut out[..d]);
+        out[d..].fill(0.0);
+    }
+}
+
 impl Bench {
     pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize) {
         let dim = dim_k.max(dim_v);
         Buf::<f32>::plan(plan, SEGMENT * dim);
-        Buf::<f32>::plan(plan, dim);
+        Buf::<f32>::plan(plan, SEGMENT * dim_k.next_multiple_of(BLOCK));
+        Buf::<f32>::plan(plan, SEGMENT * dim.next_multiple_of(BLOCK));
         Buf::<u32>::plan(plan, SEGMENT);
         Buf::<u32>::plan(plan, SEGMENT);
         Buf::<f32>::plan(plan, SEGMENT);
@@ -49,7 +61,8 @@ impl Bench {
             dim_k,
             dim_v,
             rows: Buf::filled(memory, SEGMENT * dim, 0.0)?,
-            row: Buf::filled(memory, dim, 0.0)?,
+            keys: Buf::filled(memory, SEGMENT * dim_k.next_multiple_of(BLOCK), 0.0)?,
+            rest: Buf::filled(memory, SEGMENT * dim.next_multiple_of(BLOCK), 0.0)?,
             order: Buf::filled(memory, SEGMENT, 0)?,
             upper: Buf::filled(memory, SEGMENT, 0)?,
             height: Buf::filled(memory, SEGMENT, 0.0)?,
@@ -146,7 +159,7 @@ impl Bench {
         }
     }
 
-    /// Writes mean values of segment `at` after [`split`](Bench::split).
+    /// Writes mean values of segment `at` after [`describe_keys`](Bench::describe_keys), and adds to the moments.
     pub(super) fn describe_values(
         &mut self,
         isa: Isa,
@@ -166,14 +179,30 @@ impl Bench {
                 let height = &mut self.height[..size];
                 isa.sq_dists_at(&self.rows, d, &self.order[i * size..][..size], &self.mean[..d], height);
                 level.value_spread[first + i] = height.iter().sum::<f32>() / size as f32;
+                less(isa, &self.rows, &self.mean[..d], &self.order, i * size, size, &mut self.rest);
             }
+            // Values less their mean sum up to nothing, so that keys need not be taken less the mean of the same set.
+            let crossed = &mut level.moment[super::moment_len(self.dim_k)..];
+            self.gram(isa, &self.rest, stride, crossed, BLOCK);
+        }
+    }
+
+    /// Adds the products of all keys' elements with all elements of `y`'s rows to blocks of `out`, each `[dim_k][out_stride]`.
+    fn gram(&self, isa: Isa, y: &[f32], y_stride: usize, out: &mut [f32], out_stride: usize) {
+        let stride = self.dim_k.next_multiple_of(BLOCK);
+        let x = Matrix { data: &self.keys, stride, cols: self.dim_k };
+        for b in 0..y_stride / BLOCK {
+            // Blocks lie one after the other, or side by side in wider rows.
+            let begin = if out_stride == BLOCK { b * self.dim_k * BLOCK } else { b * BLOCK };
+            let (y, out) = (&y[b * BLOCK..], &mut out[begin..]);
+            isa.run(Gram { x, y, y_stride, rows: SEGMENT, out, out_stride });
         }
     }
 
     /// Writes mean keys, spreads and reaches of segment `at` after [`split`](Bench::split), and adds to the moments.
     pub(super) fn describe_keys(&mut self, isa: Isa, at: usize, leaves: &mut Level, nodes: &mut Level) {
-        let d = self.dim_k;
-        for (level, size, first) in [(leaves, BLOCK, at * LEAVES), (nodes, BLOCK * BLOCK, at * NODES)] {
+        let (d, stride) = (self.dim_k, self.dim_k.next_multiple_of(BLOCK));
+        for (level, size, first) in [(&mut *nodes, BLOCK * BLOCK, at * NODES), (&mut *leaves, BLOCK, at * LEAVES)] {
             for i in 0..SEGMENT / size {
                 self.mean_of(isa, i * size, size, d);
                 let keys = &self.order[i * size..][..size];
@@ -182,16 +211,14 @@ impl Bench {
                 let spread = libm::sqrtf(height.iter().sum::<f32>() / size as f32);
                 let reach = libm::sqrtf(isa.max(height));
                 level.set(first + i, &self.mean[..d], spread, reach);
-                for cell in keys.chunks_exact(BLOCK) {
-                    for &key in cell.iter().step_by(BLOCK / SAMPLED) {
-                        let x = &mut self.row[..d];
-                        x.copy_from_slice(&self.rows[key as usize * d..][..d]);
-                        isa.axpy(-1.0, &self.mean[..d], x);
-                        isa.run(Outer { x, stride: d.next_multiple_of(BLOCK), moment: &mut level.moment });
-                    }
-                }
+                let rest = if size == BLOCK { &mut self.rest } else { &mut self.keys };
+                less(isa, &self.rows, &self.mean[..d], &self.order, i * size, size, rest);
             }
         }
+        let len = super::moment_len(d);
+        self.gram(isa, &self.keys, stride, &mut nodes.moment[..len], stride);
+        // Keys less the mean of their cell sum up to nothing, as values do below.
+        self.gram(isa, &self.rest, stride, &mut leaves.moment[..len], stride);
     }
 
     /// Loads a segment whose keys by cell are `ids`.
@@ -200,21 +227,6 @@ impl Bench {
         for (i, at) in self.order.iter_mut().enumerate() {
             *at = i as u32;
         }
-    }
-
-    /// Adds segment `at`, whose keys by cell are `ids`, to the moments.
-    pub(super) fn moments(
-        &mut self,
-        isa: Isa,
-        keys: &Rows<'_>,
-        at: usize,
-        ids: &[u32],
-        leaves: &mut Level,
-        nodes: &mut Level,
-    ) {
-        self.reload(isa, keys, ids);
-        // Means are summed in the order of the cells, as they were when the segment came, so that the bits are the same.
-        self.describe_keys(isa, at, leaves, nodes);
     }
 
     /// Coordinates of segment `at`, whose keys are loaded.

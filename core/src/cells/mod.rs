@@ -33,6 +33,11 @@ fn moment_len(dim_k: usize) -> usize {
     dim_k.saturating_mul(dim_k.next_multiple_of(BLOCK))
 }
 
+/// The same with the moments of values and keys.
+fn moments_len(dim_k: usize, stride: usize) -> usize {
+    moment_len(dim_k).saturating_add(dim_k.saturating_mul(stride))
+}
+
 /// Means in their storage type: as keys and values of a cache are stored, f32 elsewhere.
 enum Means {
     F32(Buf<f32>),
@@ -82,7 +87,8 @@ struct Level {
     reach: Buf<f32>,
     /// Mean square distance of the values from their mean, `[block][BLOCK]`.
     value_spread: Buf<f32>,
-    /// Sum over sampled keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k rounded up to a block]`.
+    /// Sum over keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k rounded up to a block]`, and, after it, of
+    /// `(key - mean) (value - mean)^T`, `[value_stride / BLOCK][dim_k][BLOCK]`.
     moment: Buf<f32>,
 }
 
@@ -93,7 +99,7 @@ impl Level {
         for _ in 0..3 {
             Buf::<f32>::plan(plan, blocks * BLOCK);
         }
-        Buf::<f32>::plan(plan, moment_len(dim_k));
+        Buf::<f32>::plan(plan, moments_len(dim_k, stride));
     }
 
     fn new(memory: &Memory, dtype: Dtype, blocks: usize, dim_k: usize, stride: usize) -> Result<Self> {
@@ -103,7 +109,7 @@ impl Level {
             spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             reach: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             value_spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
-            moment: Buf::filled(memory, moment_len(dim_k), 0.0)?,
+            moment: Buf::filled(memory, moments_len(dim_k, stride), 0.0)?,
         })
     }
 
@@ -191,8 +197,8 @@ impl Cells {
     }
 
     /// Adds what [`staged`](Cells::staged) takes to a plan.
-    pub fn plan_staged(plan: &mut Plan, dim_k: usize) {
-        (0..2).for_each(|_| Buf::<f32>::plan(plan, moment_len(dim_k)));
+    pub fn plan_staged(plan: &mut Plan, dim_k: usize, dim_v: usize) {
+        (0..2).for_each(|_| Buf::<f32>::plan(plan, moments_len(dim_k, Cells::stride(dim_v))));
     }
 
     /// From now on segments are seen only after [`publish`](Cells::publish), so that they can be built ahead.
@@ -200,7 +206,7 @@ impl Cells {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn staged(mut self, memory: &Memory) -> Result<Self> {
-        let moment = || Buf::filled(memory, moment_len(self.dim_k), 0.0);
+        let moment = || Buf::filled(memory, moments_len(self.dim_k, self.stride), 0.0);
         self.shown = Some([moment()?, moment()?]);
         Ok(self)
     }
@@ -253,7 +259,7 @@ impl Cells {
         }
         self.bench.describe_values(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
         if !self.coords.is_fitted() && self.built == FIT {
-            self.coords.fit(&self.leaves.moment, self.dim_k);
+            self.coords.fit(&self.leaves.moment[..moment_len(self.dim_k)], self.dim_k);
             for at in 0..self.built {
                 let ids = &self.ids[at * SEGMENT..][..SEGMENT];
                 self.bench.reload(isa, keys, ids);
@@ -280,9 +286,9 @@ impl Cells {
         self.publish();
     }
 
-    /// Keeps the first `segments` segments of cells that were built from rows `0, 1, 2..` of `keys`, as if the others had
-    /// never been there, and publishes them. O(keys kept).
-    pub fn truncate(&mut self, isa: Isa, keys: &Rows<'_>, segments: usize) {
+    /// Keeps the first `segments` segments of cells that were built from rows `0, 1, 2..` of `keys` and `values`, as if the
+    /// others had never been there, and publishes them. O(keys kept).
+    pub fn truncate(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, segments: usize) {
         if segments >= self.built {
             return;
         }
@@ -294,7 +300,10 @@ impl Cells {
         self.nodes.moment.fill(0.0);
         for at in 0..segments {
             let ids = &self.ids[at * SEGMENT..][..SEGMENT];
-            self.bench.moments(isa, keys, at, ids, &mut self.leaves, &mut self.nodes);
+            // Means are summed in the order of the cells, as they were when the segment came, so that the bits are the same.
+            self.bench.reload(isa, keys, ids);
+            self.bench.describe_keys(isa, at, &mut self.leaves, &mut self.nodes);
+            self.bench.describe_values(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
         }
         self.show_all();
     }
@@ -335,11 +344,25 @@ impl Cells {
         self.block(&self.nodes, at)
     }
 
-    /// Sums of outer products of residuals within cells and within nodes, `[dim_k][dim_k rounded up to a block]`.
-    pub(crate) fn moments(&self) -> [&[f32]; 2] {
+    fn all_moments(&self) -> [&[f32]; 2] {
         match &self.shown {
             Some([leaves, nodes]) => [leaves, nodes],
             None => [&self.leaves.moment, &self.nodes.moment],
         }
+    }
+
+    /// Sums of outer products of residuals within cells and within nodes, `[dim_k][dim_k rounded up to a block]`.
+    pub(crate) fn moments(&self) -> [&[f32]; 2] {
+        self.all_moments().map(|all| &all[..moment_len(self.dim_k)])
+    }
+
+    /// The same of keys with values, by [`BLOCK`] elements of a value: `[dim_k][BLOCK]` each.
+    pub(crate) fn crossed(&self, level: usize) -> impl Iterator<Item = &[f32]> {
+        self.all_moments()[level][moment_len(self.dim_k)..].chunks_exact(self.dim_k * BLOCK)
+    }
+
+    /// Keys that the moments of each level are sums over.
+    pub(crate) fn keys(&self) -> usize {
+        self.segments * SEGMENT
     }
 }

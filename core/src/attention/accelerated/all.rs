@@ -172,6 +172,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                 return self.exact(b, work);
             }
         };
+        b.lean(work);
         let estimated_mass = self.finish(b, work) / queries as f32;
         let pairs = seen - (usable * SEGMENT * queries) as u64 + done.cells * BLOCK as u64;
         stats.add(&AttentionStats { pairs, cells_opened: done.cells, estimated_mass, ..part });

@@ -133,6 +133,8 @@ pub(crate) struct Work {
     /// Sums of exact and of estimated weights, `[queries][BLOCK]`.
     pub(super) exact: Buf<f32>,
     pub(super) estimated: Buf<f32>,
+    /// By level: sums of estimated weights times the squared spread of their keys, `[queries][BLOCK]`.
+    pub(super) lean: [Buf<f32>; 2],
     /// Scores or weights of nodes, cells and keys, `[queries][BLOCK]`.
     pub(super) scores: [Buf<f32>; 3],
     /// Scores of cells and of nodes, kept for the sift, `[queries][BLOCK]`.
@@ -177,7 +179,7 @@ impl Work {
         {
             Buf::<f32>::plan(plan, len);
         }
-        for _ in 0..6 {
+        for _ in 0..8 {
             Buf::<f32>::plan(plan, n * BLOCK);
         }
         Buf::<f32>::plan(plan, n.div_ceil(SAMPLED) * s.stride);
@@ -234,6 +236,7 @@ impl Work {
             dense_sum: f(n)?,
             exact: f(n * BLOCK)?,
             estimated: f(n * BLOCK)?,
+            lean: [f(n * BLOCK)?, f(n * BLOCK)?],
             scores: [f(n * BLOCK)?, f(n * BLOCK)?, f(n * BLOCK)?],
             centers: [f(n * BLOCK)?, f(n * BLOCK)?],
             sure: [list(n)?, list(n)?],
@@ -387,6 +390,7 @@ impl RowBlock<'_> {
         work.lost[..n].fill(false);
         work.exact[..n * BLOCK].fill(0.0);
         work.estimated[..n * BLOCK].fill(0.0);
+        work.lean.iter_mut().for_each(|lean| lean[..n * BLOCK].fill(0.0));
     }
 
     /// Exact sums over `ranges` as the dense part of every row.

@@ -12,6 +12,9 @@
 //! 4. of an opened cell every key is scored exactly, so that the mass is right; its values are read one by one only where
 //!    a key weighs enough, else the mean value stands for them.
 //!
+//! Mean values lean: a row prefers some keys of a child to others, and values go with keys, in the same way throughout a
+//! head. See `lean`.
+//!
 //! The standard deviation `sigma` of a child's logits is its keys' distance from their mean times
 //! `sqrt(q^T C q / tr C)`, C the mean covariance within cells of this head.
 //!
@@ -23,6 +26,7 @@ mod all;
 mod block;
 mod call;
 mod hope;
+mod lean;
 mod rule;
 mod walk;
 

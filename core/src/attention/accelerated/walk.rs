@@ -188,12 +188,13 @@ impl RowBlock<'_> {
                 self.node(work, at * BLOCK + lane, lane, doubtful, &mut done, watch);
                 lane = next;
             }
-            let Work { scores, sums, every, sample: few, estimated, doubt, sigma, .. } = work;
+            let Work { scores, sums, every, sample: few, estimated, doubt, sigma, lean, .. } = work;
             let (rows, total) = (if sample { &**few } else { &every[..n] }, Some(&mut **estimated));
             if doubtful {
                 self.isa.run(doubts(&block, 1, &scores[1], rows, &sigma[1], doubt));
             }
-            self.isa.run(AddValues { p: &scores[1], values: block.values, rows, out: sums, total });
+            let lean = (block.spread, &mut *lean[1]);
+            self.isa.run(AddValues { p: &scores[1], values: block.values, rows, out: sums, total, lean });
         }
         done
     }
@@ -266,7 +267,7 @@ impl RowBlock<'_> {
             self.cell(work, node, leaf, watch);
             leaf = next;
         }
-        let Work { scores, sums, lists, estimated, coarse, settled, sigma, doubt, .. } = work;
+        let Work { scores, sums, lists, estimated, coarse, settled, sigma, doubt, lean, .. } = work;
         let [cells, nodes, _] = scores;
         let (rows, places) = lists[1].of(lane);
         if doubtful {
@@ -283,7 +284,8 @@ impl RowBlock<'_> {
             full: settled,
         });
         let rows = &settled[..front];
-        self.isa.run(AddValues { p: cells, values: block.values, rows, out: sums, total: None });
+        let lean = (block.spread, &mut *lean[0]);
+        self.isa.run(AddValues { p: cells, values: block.values, rows, out: sums, total: None, lean });
     }
 
     /// Of the rows that may have to open child `lane` of a level, those for which something in it stands out along the

@@ -159,20 +159,92 @@ impl Task for SumRows<'_> {
     }
 }
 
-/// `moment[a * stride + b] += x[a] * x[b]`.
-pub(crate) struct Outer<'a> {
-    pub(crate) x: &'a [f32],
-    pub(crate) stride: usize,
-    pub(crate) moment: &'a mut [f32],
+/// `out[a * BLOCK + b] += sum over rows i of x_i[a] * y_i[b]`, `b` below [`BLOCK`].
+pub(crate) struct Gram<'a> {
+    pub(crate) x: Matrix<'a>,
+    /// Rows of `y_stride`, from the block's first column on.
+    pub(crate) y: &'a [f32],
+    pub(crate) y_stride: usize,
+    pub(crate) rows: usize,
+    /// Rows of `out_stride`.
+    pub(crate) out: &'a mut [f32],
+    pub(crate) out_stride: usize,
 }
 
-impl Task for Outer<'_> {
+impl Task for Gram<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for (row, &a) in self.moment.chunks_exact_mut(self.stride).zip(self.x) {
-            kernels::axpy(s, a, self.x, &mut row[..self.x.len()]);
+    fn run<S: Simd>(mut self, s: S) {
+        let n = self.rows;
+        if n == 0 || self.x.cols == 0 {
+            return;
+        }
+        assert!(self.x.cols <= self.x.stride && self.x.data.len() >= (n - 1) * self.x.stride + self.x.cols);
+        assert!(self.y.len() >= (n - 1) * self.y_stride + BLOCK);
+        assert!(self.out_stride >= BLOCK && self.out.len() >= (self.x.cols - 1) * self.out_stride + BLOCK);
+        // SAFETY: checked.
+        unsafe {
+            match S::LANES {
+                16 => self.tiles::<S, 1, 8>(s),
+                8 => self.tiles::<S, 2, 4>(s),
+                4 => self.tiles::<S, 4, 4>(s),
+                _ => self.tiles::<S, 16, 1>(s),
+            }
+        }
+    }
+}
+
+impl Gram<'_> {
+    /// # Safety
+    /// As checked in `run`; `C * LANES` is the block.
+    #[inline(always)]
+    unsafe fn tiles<S: Simd, const C: usize, const R: usize>(&mut self, s: S) {
+        let mut a = 0;
+        // SAFETY: columns a.. of x are there.
+        unsafe {
+            while a + R <= self.x.cols {
+                self.tile::<S, C, R>(s, a);
+                a += R;
+            }
+            while a < self.x.cols {
+                self.tile::<S, C, 1>(s, a);
+                a += 1;
+            }
+        }
+    }
+
+    /// `R` columns of `x` from `a` on.
+    ///
+    /// # Safety
+    /// As checked in `run`; they are there.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const C: usize, const R: usize>(&mut self, s: S, a: usize) {
+        let mut acc = [[s.splat(0.0); C]; R];
+        let (mut x, mut y) = (self.x.data.as_ptr().wrapping_add(a), self.y.as_ptr());
+        for _ in 0..self.rows {
+            let mut v = [s.splat(0.0); C];
+            for c in 0..C {
+                // SAFETY: a block of every row of y.
+                v[c] = unsafe { s.load(y.add(c * S::LANES)) };
+            }
+            for r in 0..R {
+                // SAFETY: column a + r of every row of x.
+                let w = s.splat(unsafe { *x.add(r) });
+                for c in 0..C {
+                    acc[r][c] = s.fma(w, v[c], acc[r][c]);
+                }
+            }
+            (x, y) = (x.wrapping_add(self.x.stride), y.wrapping_add(self.y_stride));
+        }
+        for r in 0..R {
+            for c in 0..C {
+                // SAFETY: a block of row a + r of out.
+                unsafe {
+                    let to = self.out.as_mut_ptr().add((a + r) * self.out_stride + c * S::LANES);
+                    s.store(to, s.add(s.load(to), acc[r][c]));
+                }
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ mod values;
 mod weigh;
 
 pub(crate) use choose::{Children, Choose, Doubt, LOWEST, Limits, Total};
-pub(crate) use gather::{Fetch, Gather, Outer, Prefetch, ScoresAt, SumRows, Transpose};
+pub(crate) use gather::{Fetch, Gather, Gram, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use scores::{Forms, Scores};
 pub(crate) use sift::{Along, RANK, Sift, by_child};
 pub(crate) use values::{AddKeys, AddValues, Settle};

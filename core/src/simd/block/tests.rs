@@ -65,8 +65,18 @@ fn scores_and_forms() {
             }
             // A symmetric positive matrix: the sum of a few outer products.
             let mut moment = vec![0.0; dim * stride];
-            for x in noise(3 * dim, 3).chunks(dim) {
-                isa.run(Outer { x, stride, moment: &mut moment });
+            let mut few = vec![0.0; 3 * stride];
+            for (row, x) in few.chunks_mut(stride).zip(noise(3 * dim, 3).chunks(dim)) {
+                row[..dim].copy_from_slice(x);
+            }
+            for b in (0..stride).step_by(BLOCK) {
+                let x = Matrix { data: &few, stride, cols: dim };
+                let (y, out) = (&few[b..], &mut moment[b..]);
+                isa.run(Gram { x, y, y_stride: stride, rows: 3, out, out_stride: stride });
+            }
+            for i in 0..dim * stride {
+                let want = few.chunks(stride).map(|x| f64::from(x[i / stride]) * f64::from(x[i % stride])).sum();
+                close(moment[i], want, 1.0, "sum of outer products");
             }
             let mut out = [0.0; QUERIES];
             isa.run(Forms { q, moment: &moment, factor: 0.5, out: &mut out });
@@ -93,13 +103,23 @@ fn values_of_blocks_and_of_single_keys() {
                 let (mut out, mut total) = (start.clone(), vec![1.0; QUERIES * BLOCK]);
                 let of = |data| Values { data, stride, cols };
                 let matrix = of(Stored::F32(&values));
-                isa.run(AddValues { p: &p, values: matrix, rows: &rows, out: &mut out, total: Some(&mut total) });
+                let spread = noise(BLOCK, 7);
+                let mut lean = vec![2.0; QUERIES * BLOCK];
+                isa.run(AddValues {
+                    p: &p,
+                    values: matrix,
+                    rows: &rows,
+                    out: &mut out,
+                    total: Some(&mut total),
+                    lean: (&spread, &mut lean),
+                });
                 // From numbers that f16 holds, the same.
                 let half: Vec<f16> = values.iter().map(|&x| f16::from_f32(x)).collect();
                 let wide: Vec<f32> = half.iter().map(|x| x.to_f32()).collect();
                 let [a, b] = [Stored::F32(&wide), Stored::F16(&half)].map(|data| {
                     let mut out = start.clone();
-                    isa.run(AddValues { p: &p, values: of(data), rows: &rows, out: &mut out, total: None });
+                    let lean = (&spread[..], &mut vec![0.0; QUERIES * BLOCK][..]);
+                    isa.run(AddValues { p: &p, values: of(data), rows: &rows, out: &mut out, total: None, lean });
                     out
                 });
                 assert_eq!(a, b, "{}", isa.name());
@@ -120,6 +140,8 @@ fn values_of_blocks_and_of_single_keys() {
                     }
                     for j in 0..BLOCK {
                         close(total[r as usize * BLOCK + j], 1.0 + f64::from(p[i * BLOCK + j]), 1.0, "total");
+                        let want = 2.0 + f64::from(p[i * BLOCK + j]) * f64::from(spread[j]).powi(2);
+                        close(lean[r as usize * BLOCK + j], want, 1.0, "lean");
                     }
                 }
             }

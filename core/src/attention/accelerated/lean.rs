@@ -1,0 +1,48 @@
+//! What mean values leave out: a child's keys do not weigh alike for a row, and their values are not alike either.
+//!
+//! To first order the keys that a row `q` prefers pull a child's mean value by `Cov(v, k) q`, the covariance within the
+//! child. Children are too many to keep a matrix each, but how values go with keys is a matter of the head: its moments
+//! `M = sum (v - mean) (k - mean)^T` over keys of all children, scaled by a child's own spread `s^2` over their trace, stand for
+//! all of them. So a row needs one vector, `M q`, and one number, the sum of its estimated weights times `s^2`, for each level.
+
+use super::block::{RowBlock, Work};
+use crate::cells::{BLOCK, Matrix};
+use crate::simd::block::{Scores, Stored};
+use core::f32::consts::LN_2;
+
+impl RowBlock<'_> {
+    /// Moves the sums of values by what the estimates of both levels leave out. O(queries x dim_k x dim_v). Under a softcap
+    /// logits do not follow keys as they do here: nothing moves.
+    pub(super) fn lean(&self, work: &mut Work) {
+        if self.head.softcap > 0.0 || self.cells.keys() == 0 {
+            return;
+        }
+        let (n, d) = (self.queries(), work.sizes.dim_k);
+        for (level, moment) in self.cells.moments().into_iter().enumerate() {
+            let trace: f32 = (0..d).map(|a| moment[a * work.sizes.q_stride + a]).sum();
+            if trace <= 0.0 {
+                continue;
+            }
+            let spread = libm::sqrtf(trace / self.cells.keys() as f32);
+            let Work { sizes, q, scores, every, sums, sigma, lean, .. } = &mut *work;
+            // One number of every row into the first of its lanes.
+            for i in 0..n {
+                let lanes = &mut lean[level][i * BLOCK..][..BLOCK];
+                // Weights grow with the logit exponentially, not linearly: a child's few best keys take all in the end.
+                let x = sigma[level][i] * spread * LN_2;
+                let slope = if x > 0.0 { libm::tanhf(x) / x } else { 1.0 };
+                lanes[0] = lanes.iter().sum::<f32>() * slope * LN_2 / trace;
+            }
+            let q = Matrix { data: q, stride: sizes.q_stride, cols: d };
+            for (b, block) in self.cells.crossed(level).enumerate() {
+                let along = &mut scores[0];
+                self.isa.run(Scores { block: Stored::F32(block), q, rows: &every[..n], out: along });
+                for i in 0..n {
+                    let by = lean[level][i * BLOCK];
+                    let to = &mut sums[i * sizes.stride + b * BLOCK..][..BLOCK];
+                    self.isa.axpy(by, &along[i * BLOCK..][..BLOCK], to);
+                }
+            }
+        }
+    }
+}
