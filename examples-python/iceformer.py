@@ -51,6 +51,8 @@ class _IndexOptions(c.Structure):
         ("max_norm", c.c_float),
         ("flags", c.c_uint32),
         ("allocator", c.c_void_p),
+        ("engine", c.c_int32),
+        ("reserved", c.c_uint32),
     ]
 
 
@@ -68,6 +70,8 @@ class _QueryOptions(c.Structure):
         ("id_end", c.c_uint64),
         ("engine", c.c_int32),
         ("flags", c.c_uint32),
+        ("filter", c.c_void_p),
+        ("filter_len", c.c_size_t),
     ]
 
 
@@ -205,10 +209,11 @@ def _load():
     for name in ("ice_status_message", "ice_status_name", "ice_version_string"):
         getattr(lib, name).restype = c.c_char_p
     lib.ice_status_message.argtypes = lib.ice_status_name.argtypes = [_I32]
-    # The structs above are those of one ABI: init functions write the sizes they know.
+    # The structs above are those of one header: init functions write the size the library knows, here with room to spare.
     for name, struct in _INIT.items():
-        x = struct()
-        getattr(lib, name)(c.byref(x), *([1] if len(getattr(lib, name).argtypes) > 1 else []))
+        room = c.create_string_buffer(c.sizeof(struct) + 4096)
+        getattr(lib, name)(c.byref(room), *([1] if len(getattr(lib, name).argtypes) > 1 else []))
+        x = struct.from_buffer(room)
         if x.struct_size != c.sizeof(struct):
             raise ImportError(f"{name}: the library has {x.struct_size} bytes, this module {c.sizeof(struct)}")
     return lib
