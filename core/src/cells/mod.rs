@@ -5,13 +5,15 @@
 //! value, and how far keys lie from their mean; the keys themselves stay where they are. A complete segment never
 //! changes, and its cells depend on nothing but its keys and values.
 
+mod beyond;
 mod build;
 mod coords;
 
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Rows};
 use crate::simd::Isa;
-pub(crate) use crate::simd::block::{BLOCK, Matrix};
+pub(crate) use crate::simd::block::{BLOCK, Beyond, Matrix};
+use beyond::Bounds;
 use build::Bench;
 pub(crate) use coords::Coords;
 
@@ -112,6 +114,8 @@ pub struct Cells {
     leaves: Level,
     nodes: Level,
     coords: Coords,
+    /// For certificates.
+    bounds: Option<Bounds>,
     bench: Bench,
 }
 
@@ -150,8 +154,23 @@ impl Cells {
             leaves: Level::new(memory, segments * NODES, dim_k, stride)?,
             nodes: Level::new(memory, segments.div_ceil(ROOT), dim_k, stride)?,
             coords: Coords::new(memory, dim_k, segments * LEAVES)?,
+            bounds: None,
             bench: Bench::new(memory, dim_k, dim_v)?,
         })
+    }
+
+    /// Adds what [`certified`](Cells::certified) takes to a plan.
+    pub fn plan_certified(plan: &mut Plan, dim_k: usize, dim_v: usize, keys: usize) {
+        Bounds::plan(plan, dim_k, dim_v, keys / SEGMENT);
+    }
+
+    /// From now on everything is kept that bounds of the estimates need; 20 bytes a cell.
+    ///
+    /// # Errors
+    /// `NoMemory`, `Budget`.
+    pub fn certified(mut self, memory: &Memory) -> Result<Self> {
+        self.bounds = Some(Bounds::new(memory, self.dim_k, self.dim_v, self.capacity)?);
+        Ok(self)
     }
 
     /// Adds what [`staged`](Cells::staged) takes to a plan.
@@ -214,18 +233,32 @@ impl Cells {
         self.built += 1;
         if self.coords.is_fitted() {
             self.bench.coords(isa, at, &self.leaves, &self.nodes, &mut self.coords);
+            self.bound_keys(isa, at);
         }
         self.bench.describe_values(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
+        if let Some(bounds) = &mut self.bounds {
+            let (rows, order) = self.bench.loaded(self.dim_v);
+            bounds.values(isa, at, rows, order, &self.leaves, self.stride);
+        }
         if !self.coords.is_fitted() && self.built == FIT {
             self.coords.fit(&self.leaves.moment, self.dim_k);
             for at in 0..self.built {
                 let ids = &self.ids[at * SEGMENT..][..SEGMENT];
                 self.bench.reload(isa, keys, ids);
                 self.bench.coords(isa, at, &self.leaves, &self.nodes, &mut self.coords);
+                self.bound_keys(isa, at);
             }
         }
         if self.shown.is_none() {
             self.segments = self.built;
+        }
+    }
+
+    /// What coordinates leave out of segment `at`, whose keys are loaded.
+    fn bound_keys(&mut self, isa: Isa, at: usize) {
+        if let Some(bounds) = &mut self.bounds {
+            let (rows, order) = self.bench.loaded(self.dim_k);
+            bounds.keys(isa, at, rows, order, &self.leaves, &self.coords);
         }
     }
 
@@ -276,6 +309,11 @@ impl Cells {
     /// Coordinates of the cells' keys along directions fitted to the head, if there are enough keys for that.
     pub(crate) fn coords(&self) -> Option<&Coords> {
         (self.coords.is_fitted() && self.segments >= FIT).then_some(&self.coords)
+    }
+
+    /// What bounds of a cell's estimate need, where it is kept; with coordinates only.
+    pub(crate) fn beyond(&self, cell: usize) -> Option<Beyond> {
+        self.bounds.as_ref().map(|b| b.of(cell))
     }
 
     fn block<'a>(&self, level: &'a Level, at: usize) -> Block<'a> {

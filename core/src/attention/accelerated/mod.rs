@@ -22,6 +22,7 @@ mod all;
 mod block;
 mod call;
 mod hope;
+mod proof;
 mod rule;
 mod walk;
 
@@ -29,4 +30,5 @@ pub(super) use all::Accelerated;
 pub(super) use block::Work;
 pub use call::Watch;
 pub(super) use call::{MOST_KEYS, call, plan_call};
+pub(super) use proof::Proving;
 pub use rule::Rule;

@@ -30,7 +30,7 @@ pub(super) struct Done {
 const TOGETHER: f64 = 2.5;
 
 /// Rows of a list.
-enum From {
+pub(super) enum From {
     /// All of the block.
     All,
     /// The sample.
@@ -40,13 +40,19 @@ enum From {
 }
 
 /// The part of the limits that is the same at both levels.
-struct Shared<'a> {
-    reference: &'a [f32],
-    needle: &'a [f32],
+pub(super) struct Shared<'a> {
+    pub(super) reference: &'a [f32],
+    pub(super) needle: &'a [f32],
 }
 
 impl RowBlock<'_> {
-    fn limits<'a>(&self, shared: &Shared<'a>, level: usize, mass: &'a [f32], sigma: &'a [f32]) -> Limits<'a> {
+    pub(super) fn limits<'a>(
+        &self,
+        shared: &Shared<'a>,
+        level: usize,
+        mass: &'a [f32],
+        sigma: &'a [f32],
+    ) -> Limits<'a> {
         Limits {
             reference: shared.reference,
             needle: shared.needle,
@@ -58,7 +64,7 @@ impl RowBlock<'_> {
     }
 
     /// Which nodes of root block `at` belong to usable segments.
-    fn present(&self, work: &Work, at: usize) -> ([f32; BLOCK], u16) {
+    pub(super) fn present(&self, work: &Work, at: usize) -> ([f32; BLOCK], u16) {
         let (mut present, mut bits) = ([0.0; BLOCK], 0);
         for (lane, x) in present.iter_mut().enumerate() {
             if work.usable.get(at * ROOT + lane / NODES) == Some(&1) {
@@ -95,9 +101,8 @@ impl RowBlock<'_> {
         }
     }
 
-    /// What attending by cells costs, in query-key pairs of the dense kernels, and the relative error of the outputs it
-    /// leaves, predicted from a few rows that are attended in full and then forgotten.
-    pub(super) fn rehearse(&self, work: &mut Work) -> (f64, f64) {
+    /// Picks the rows that a prediction is made from, and keeps their sums.
+    pub(super) fn keep_sample(&self, work: &mut Work) {
         let stride = work.sizes.stride;
         work.sample.clear();
         for (at, i) in (0..self.queries()).step_by(SAMPLED).enumerate() {
@@ -106,13 +111,25 @@ impl RowBlock<'_> {
             work.kept[at * stride..][..stride].copy_from_slice(&work.sums[i * stride..][..stride]);
             work.doubt[i * BLOCK..][..BLOCK].fill(0.0);
         }
-        let done = self.descend(work, true, true, &mut None);
-        let rows = work.sample.len();
-        let error = self.predicted_error(work, 0);
-        for at in 0..rows {
+    }
+
+    /// Their sums as they were.
+    pub(super) fn forget_sample(&self, work: &mut Work) {
+        let stride = work.sizes.stride;
+        for at in 0..work.sample.len() {
             let i = work.sample[at] as usize;
             work.sums[i * stride..][..stride].copy_from_slice(&work.kept[at * stride..][..stride]);
         }
+    }
+
+    /// What attending by cells costs, in query-key pairs of the dense kernels, and the relative error of the outputs it
+    /// leaves, predicted from a few rows that are attended in full and then forgotten.
+    pub(super) fn rehearse(&self, work: &mut Work) -> (f64, f64) {
+        self.keep_sample(work);
+        let done = self.descend(work, true, true, &mut None);
+        let rows = work.sample.len();
+        let error = self.predicted_error(work, 0);
+        self.forget_sample(work);
         let roots = self.cells.segments().div_ceil(ROOT) as f64;
         // Measured at 64 elements a key and value: products grow with them, the rest does not.
         let small = 128.0 / (work.sizes.dim_k + work.sizes.dim_v) as f64;
@@ -185,7 +202,7 @@ impl RowBlock<'_> {
 
     /// Scores a block's vectors for the rows that opened it, lists what they may have to open, and leaves estimates of all
     /// in the level's scores.
-    fn choose(&self, work: &mut Work, block: &Block<'_>, rows: From, present: &[f32; BLOCK], bits: u16) {
+    pub(super) fn choose(&self, work: &mut Work, block: &Block<'_>, rows: From, present: &[f32; BLOCK], bits: u16) {
         let Work {
             sizes, q, scores, every, sample, reference, needle, mass, sigma, centers, sure, open, lists, ..
         } = work;
@@ -285,7 +302,7 @@ impl RowBlock<'_> {
     }
 
     /// The keys of one cell for the first `n` rows of its list.
-    fn cell(&self, work: &mut Work, node: usize, leaf: usize, n: usize, watch: &mut Option<Watch<'_>>) {
+    pub(super) fn cell(&self, work: &mut Work, node: usize, leaf: usize, n: usize, watch: &mut Option<Watch<'_>>) {
         let Work { sizes, q, scores, reference, fine, exact, light, lists, full, lost, keys, room, sums, .. } = work;
         let [weights, _, cell] = scores;
         let (rows, places) = lists[0].of(leaf);
@@ -329,6 +346,6 @@ fn doubts<'a>(
     Doubt { p, rows, spread: block.spread, value_spread: block.value_spread, sigma, count, out }
 }
 
-fn children<'a>(block: &Block<'a>, level: usize, present: &'a [f32; BLOCK], bits: u16) -> Children<'a> {
+pub(super) fn children<'a>(block: &Block<'a>, level: usize, present: &'a [f32; BLOCK], bits: u16) -> Children<'a> {
     Children { spread: block.spread, reach: block.reach, present, bits, log2_count: LOG2_COUNT[level] }
 }

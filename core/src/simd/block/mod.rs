@@ -4,8 +4,9 @@
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 //!
 //! `scores` products; `choose` estimates and what is opened for them; `sift` a second look along a few coordinates; `weigh`
-//! exact weights; `values` weighted sums; `gather` bringing rows together.
+//! exact weights; `bound` what an estimate may be wrong by; `values` weighted sums; `gather` bringing rows together.
 
+mod bound;
 mod choose;
 mod gather;
 mod scores;
@@ -15,6 +16,7 @@ mod tests;
 mod values;
 mod weigh;
 
+pub(crate) use bound::{Beyond, Bound, Proof};
 pub(crate) use choose::{Children, Choose, Doubt, LOWEST, Limits, Total};
 pub(crate) use gather::{Gather, Outer, Prefetch, SumRows, Transpose};
 pub(crate) use scores::{Forms, Scores};
