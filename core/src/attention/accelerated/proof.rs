@@ -12,7 +12,7 @@ use super::walk::{Done, From, Shared, Watch, children};
 use crate::cells::{BLOCK, ROOT, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan};
-use crate::simd::block::{AddValues, Bound, Choose, Matrix, Prefetch, Proof, Scores};
+use crate::simd::block::{AddValues, Bound, Choose, Matrix, Opening, Prefetch, Proofs, Scores};
 
 /// Thresholds that verified attention tries: a cell is opened when it may be wrong by so many times its even share of
 /// what is left of the tolerance.
@@ -38,9 +38,23 @@ pub(in crate::attention) struct Proving<'a> {
     pub(in crate::attention) verified: bool,
 }
 
+/// A row's query, and what it may err by.
+#[derive(Clone, Copy, Default)]
+struct Claim {
+    inside: f32,
+    outside: f32,
+    reference: f32,
+    budget: f32,
+}
+
+/// Numbers of a row in [`Proofs`].
+const COLUMNS: usize = 8;
+
 /// Work memory of a proof.
 pub(super) struct Evidence {
-    rows: Buf<Proof>,
+    claims: Buf<Claim>,
+    /// [`Proofs`] by place in the list that is walked, one after the other.
+    columns: Buf<f32>,
     /// Radii of a node's cells, `[queries][BLOCK]`.
     radii: Buf<f32>,
     /// Their sums, `[queries][BLOCK]`, and weighted sums of the mean values, `[queries][stride]`.
@@ -54,7 +68,8 @@ impl Work {
     /// Adds what [`Work::proving`] takes to a plan.
     pub(crate) fn plan_proving(plan: &mut Plan, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) {
         let (_, s) = Sizes::new(dim_k, dim_v, group, rows, keys);
-        Buf::<Proof>::plan(plan, s.queries);
+        Buf::<Claim>::plan(plan, s.queries);
+        Buf::<f32>::plan(plan, COLUMNS * s.queries.next_multiple_of(BLOCK));
         for len in [s.queries * BLOCK, s.queries * BLOCK, s.queries * s.stride, s.queries] {
             Buf::<f32>::plan(plan, len);
         }
@@ -68,7 +83,8 @@ impl Work {
         let s = &self.sizes;
         let f = |len: usize| Buf::filled(memory, len, 0.0f32);
         self.evidence = Some(Evidence {
-            rows: Buf::filled(memory, s.queries, Proof::default())?,
+            claims: Buf::filled(memory, s.queries, Claim::default())?,
+            columns: f(COLUMNS * s.queries.next_multiple_of(BLOCK))?,
             radii: f(s.queries * BLOCK)?,
             radius: f(s.queries * BLOCK)?,
             drift: f(s.queries * s.stride)?,
@@ -80,6 +96,12 @@ impl Work {
     fn evidence(&mut self) -> &mut Evidence {
         self.evidence.as_mut().unwrap_or_else(|| unreachable!("whoever proves has asked for the memory"))
     }
+}
+
+fn columns_of(x: &mut [f32]) -> [&mut [f32]; COLUMNS] {
+    let n = x.len() / COLUMNS;
+    let mut columns = x.chunks_exact_mut(n.max(1));
+    core::array::from_fn(|_| columns.next().unwrap_or_default())
 }
 
 fn sum_of(x: &[f32], i: usize) -> f32 {
@@ -106,42 +128,43 @@ impl RowBlock<'_> {
             self.isa.run(AddValues { p: &scores[1], values: block.values, rows, out: drift, total: Some(radius) });
         }
         let Work { sizes, q, sums, along, reference, evidence: Some(evidence), .. } = work else { return };
-        let Evidence { rows, drift, .. } = evidence;
+        let Evidence { claims, drift, .. } = evidence;
         for i in 0..n {
             let out = sums[i * stride..][..sizes.dim_v].iter().zip(&drift[i * stride..]);
             let norm2: f32 = out.map(|(a, b)| (a + b) * (a + b)).sum();
             let q2 = self.isa.norm2(&q[i * sizes.q_stride..][..sizes.dim_k]);
             let pairs = along[i].pairs.as_flattened().iter();
             let inside2 = pairs.map(|&x| f32::from(x) * f32::from(x)).sum::<f32>() * along[i].unit * along[i].unit;
-            rows[i] = Proof {
+            claims[i] = Claim {
                 // Directions are orthonormal to a few 1e-6, coordinates rounded.
                 inside: libm::sqrtf(inside2) * 1.0002,
                 outside: libm::sqrtf((q2 - inside2).max(0.0) + q2 * 1e-4),
                 reference: reference[i],
                 // Relative to the sum of the weights, like the terms that are held against it.
                 budget: tolerance / (1.0 + tolerance) * SPENT * libm::sqrtf(norm2),
-                ..Proof::default()
             };
         }
     }
 
-    /// Thresholds for the rows of a walk, whose sums start at zero; without a rung a rule decides what is opened.
-    fn reset_proof(&self, work: &mut Work, sample: bool, rung: Option<usize>) {
+    /// Sums of the rows of a walk start at zero.
+    fn reset_proof(&self, work: &mut Work, sample: bool) {
         let stride = work.sizes.stride;
-        let cells = (work.usable.iter().filter(|&&u| u != 0).count() * SEGMENT / BLOCK) as f32;
         let Work { every, sample: few, evidence: Some(evidence), .. } = work else { return };
         let rows = if sample { &**few } else { &every[..self.queries()] };
-        for &i in rows {
+        let Evidence { claims, columns, radius, drift, .. } = evidence;
+        let [inside, outside, reference, budget, sums @ ..] = columns_of(columns);
+        sums.into_iter().for_each(|x| x.fill(0.0));
+        for (at, &i) in rows.iter().enumerate() {
             let i = i as usize;
-            let row = &mut evidence.rows[i];
-            let share = rung.map_or(0.0, |rung| RUNGS[rung]);
-            *row = Proof { share, left: cells, spent: 0.0, value: 0.0, square: 0.0, excess: 0.0, ..*row };
-            evidence.radius[i * BLOCK..][..BLOCK].fill(0.0);
-            evidence.drift[i * stride..][..stride].fill(0.0);
+            let claim = claims[i];
+            (inside[at], outside[at]) = (claim.inside, claim.outside);
+            (reference[at], budget[at]) = (claim.reference, claim.budget);
+            radius[i * BLOCK..][..BLOCK].fill(0.0);
+            drift[i * stride..][..stride].fill(0.0);
         }
     }
 
-    /// A walk of all rows or of the sample, with evidence.
+    /// A walk of all rows or of the sample, with evidence; without a rung a rule decides what is opened.
     pub(super) fn prove(
         &self,
         work: &mut Work,
@@ -149,12 +172,15 @@ impl RowBlock<'_> {
         rung: Option<usize>,
         watch: &mut Option<Watch<'_>>,
     ) -> Done {
-        self.reset_proof(work, sample, rung);
+        self.reset_proof(work, sample);
         let mut done = Done::default();
+        let mut left = work.usable.iter().filter(|&&u| u != 0).count() * SEGMENT / BLOCK;
         for at in 0..self.cells.segments().div_ceil(ROOT) {
             let (_, bits) = self.present(work, at);
             for lane in (0..BLOCK).filter(|lane| bits >> lane & 1 != 0) {
-                self.prove_node(work, at * BLOCK + lane, sample, rung.is_none(), &mut done, watch);
+                let budget = rung.map(|rung| (RUNGS[rung], left));
+                self.prove_node(work, at * BLOCK + lane, sample, budget, &mut done, watch);
+                left -= BLOCK;
             }
         }
         done
@@ -166,7 +192,7 @@ impl RowBlock<'_> {
         work: &mut Work,
         node: usize,
         sample: bool,
-        by_rule: bool,
+        budget: Option<(f32, usize)>,
         done: &mut Done,
         watch: &mut Option<Watch<'_>>,
     ) {
@@ -174,7 +200,7 @@ impl RowBlock<'_> {
         let block = self.cells.node(node);
         let softcap = self.head.softcap * core::f32::consts::LOG2_E;
         let Work { sizes, q, scores, every, sample: few, reference, needle, mass, sigma, .. } = work;
-        let Work { centers, sure, open, lists, along, evidence: Some(Evidence { rows: proof, radii, .. }), .. } = work
+        let Work { centers, sure, open, lists, along, evidence: Some(Evidence { columns, radii, .. }), .. } = work
         else {
             return;
         };
@@ -197,6 +223,7 @@ impl RowBlock<'_> {
             let (keys, unit, rest) = coords.cell(cell);
             list.len[leaf] = rows.len();
             let (to, places) = list.of_mut(leaf);
+            let [inside, outside, from, allowed, spent, value, square, excess] = columns_of(columns);
             *opened = self.isa.run(Bound {
                 keys,
                 unit,
@@ -207,8 +234,11 @@ impl RowBlock<'_> {
                 rows,
                 centers: &centers[0],
                 lane: leaf,
-                rule: by_rule.then_some([&**open, &*sure[0]]),
-                proof,
+                opening: match budget {
+                    Some((share, left)) => Opening::Budget { share, left: (left - leaf) as f32 },
+                    None => Opening::Rule(open, &sure[0]),
+                },
+                proofs: Proofs { inside, outside, reference: from, budget: allowed, spent, value, square, excess },
                 mass: &mut scores[0],
                 radius: radii,
                 opened: to,
@@ -233,14 +263,15 @@ impl RowBlock<'_> {
         self.isa.run(AddValues { p: radii, values, rows, out: drift, total: Some(radius) });
     }
 
-    /// The relative bound of query `i` after a walk.
-    fn bound(&self, work: &Work, i: usize, certificate: &Certificate<'_>) -> f32 {
+    /// The relative bound of query `i`, number `place` of the list, after a walk.
+    fn bound(&self, work: &Work, place: usize, i: usize, certificate: &Certificate<'_>) -> f32 {
         let Some(evidence) = &work.evidence else { return f32::INFINITY };
         let (stride, dim_v) = (work.sizes.stride, work.sizes.dim_v);
-        let row = &evidence.rows[i];
+        let columns = &evidence.columns;
+        let [value, square, excess] = [5, 6, 7].map(|c| f64::from(columns[c * (columns.len() / COLUMNS) + place]));
         let of = |x: &[f32]| f64::from(sum_of(x, i));
         let total = f64::from(work.dense_sum[i]) + of(&work.exact) + of(&work.estimated) - f64::from(work.light[i]);
-        let (radius, square) = (of(&evidence.radius), f64::from(row.square));
+        let radius = of(&evidence.radius);
         let (mut norm2, mut along) = (0.0, 0.0);
         let sums = &work.sums[i * stride..][..dim_v];
         for (&x, &d) in sums.iter().zip(&evidence.drift[i * stride..]) {
@@ -250,8 +281,8 @@ impl RowBlock<'_> {
         }
         // Sums in f32 are right to a few 1e-6 of their largest parts.
         let apart = (square - 2.0 * along + radius * norm2).max(0.0) + 1e-5 * (square + radius * norm2);
-        let wrong = libm::sqrt(radius * apart) + f64::from(row.value);
-        let least = total * (1.0 - 1e-5) - f64::from(row.excess) * 1.001;
+        let wrong = libm::sqrt(radius * apart) + value;
+        let least = total * (1.0 - 1e-5) - excess * 1.001;
         if !(least > 0.0) {
             return f32::INFINITY;
         }
@@ -265,7 +296,7 @@ impl RowBlock<'_> {
     pub(super) fn set_bounds(&self, work: &mut Work, certificate: &Certificate<'_>) -> usize {
         let mut failing = 0;
         for i in 0..self.queries() {
-            let bound = self.bound(work, i, certificate);
+            let bound = self.bound(work, i, i, certificate);
             failing += usize::from(!(bound <= certificate.tolerance));
             work.evidence().bounds[i] = bound;
         }
@@ -293,7 +324,7 @@ impl RowBlock<'_> {
             let rows = work.sample.len();
             let failing = (0..rows).filter(|&at| {
                 let i = work.sample[at] as usize;
-                !(self.bound(work, i, certificate) <= certificate.tolerance)
+                !(self.bound(work, at, i, certificate) <= certificate.tolerance)
             });
             let failing = failing.count() as f64 / rows as f64;
             self.forget_sample(work);

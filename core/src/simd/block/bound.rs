@@ -40,31 +40,35 @@ pub(crate) struct Beyond {
     pub(crate) value: f32,
 }
 
-/// A row under proof.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Proof {
+/// Rows under proof, in the order of the list; all padded to whole blocks.
+pub(crate) struct Proofs<'a> {
     /// Lengths of the query along the directions and off them.
-    pub(crate) inside: f32,
-    pub(crate) outside: f32,
+    pub(crate) inside: &'a [f32],
+    pub(crate) outside: &'a [f32],
     /// Logit that weights are relative to.
-    pub(crate) reference: f32,
-    /// A cell is opened that may be wrong by so many times its even share of what is left of the budget.
-    pub(crate) share: f32,
-    /// Cells that have not been looked at, this one included.
-    pub(crate) left: f32,
-    /// A cell is opened too when all that are not would be wrong by more together.
-    pub(crate) budget: f32,
+    pub(crate) reference: &'a [f32],
+    /// A cell is opened when all that are not would be wrong by more together.
+    pub(crate) budget: &'a [f32],
     /// What all cells that are not opened may be wrong by, roughly: for `budget`.
-    pub(crate) spent: f32,
+    pub(crate) spent: &'a mut [f32],
     /// Sum of the bounds of what their values do.
-    pub(crate) value: f32,
+    pub(crate) value: &'a mut [f32],
     /// Sum of their masses' radii times the square length of their mean values.
-    pub(crate) square: f32,
+    pub(crate) square: &'a mut [f32],
     /// What their masses may be less than estimated.
-    pub(crate) excess: f32,
+    pub(crate) excess: &'a mut [f32],
 }
 
-/// Children of one cell list: all rows of a node's list, in order.
+/// What opens a cell for a row.
+#[derive(Clone, Copy)]
+pub(crate) enum Opening<'a> {
+    /// Bits of the cells that may be opened for their keys, and of those that are whatever their keys, by place.
+    Rule(&'a [u16], &'a [u16]),
+    /// That it may be wrong by `share` times its part of what is left of the row's budget, `left` cells to share it.
+    Budget { share: f32, left: f32 },
+}
+
+/// One cell for all rows of its node's list.
 pub(crate) struct Bound<'a> {
     /// `[RANK / 2][BLOCK][2]` in units of `unit`.
     pub(crate) keys: &'a [i8],
@@ -78,10 +82,8 @@ pub(crate) struct Bound<'a> {
     /// Scores of the node's cells `[place][BLOCK]`, of which this is `lane`.
     pub(crate) centers: &'a [f32],
     pub(crate) lane: usize,
-    /// Bits of the cells that a rule may open and of those that it opens whatever their keys, by place; `None` leaves it
-    /// to the bounds.
-    pub(crate) rule: Option<[&'a [u16]; 2]>,
-    pub(crate) proof: &'a mut [Proof],
+    pub(crate) opening: Opening<'a>,
+    pub(crate) proofs: Proofs<'a>,
     /// Estimated masses and their radii, `[place][BLOCK]`.
     pub(crate) mass: &'a mut [f32],
     pub(crate) radius: &'a mut [f32],
@@ -93,14 +95,45 @@ pub(crate) struct Bound<'a> {
 /// Logits, in powers of two, from their cell's mean beyond which nothing is bounded: squares stay in range.
 const FAR: f32 = 60.0;
 
-/// What is known of up to [`BLOCK`] rows.
+/// Numbers of up to [`BLOCK`] rows.
+#[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Lanes([f32; BLOCK]);
 
 impl Lanes {
-    const fn new() -> Lanes {
-        Lanes([0.0; BLOCK])
+    #[inline(always)]
+    fn load<S: Simd>(&self, s: S, c: usize) -> S::V {
+        assert!(c + S::LANES <= BLOCK);
+        // SAFETY: checked.
+        unsafe { s.load(self.0.as_ptr().add(c)) }
     }
+
+    #[inline(always)]
+    fn store<S: Simd>(&mut self, s: S, c: usize, x: S::V) {
+        assert!(c + S::LANES <= BLOCK);
+        // SAFETY: checked.
+        unsafe { s.store(self.0.as_mut_ptr().add(c), x) }
+    }
+}
+
+const ZERO: Lanes = Lanes([0.0; BLOCK]);
+
+/// What is known of the rows of a vector.
+struct Known<V> {
+    center: V,
+    /// Largest x, sum of the E, sum of their squares.
+    top: V,
+    sum: V,
+    squares: V,
+}
+
+/// Mass, its radius, bound of the values and excess; bits of the lanes where they hold.
+struct Bounded<V> {
+    mass: V,
+    radius: V,
+    value: V,
+    excess: V,
+    near: u32,
 }
 
 impl Task for Bound<'_> {
@@ -111,11 +144,18 @@ impl Task for Bound<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) -> usize {
         let n = self.rows.len();
-        check(self.rows, self.q.len().min(self.proof.len()), 1, 1);
+        let padded = n.next_multiple_of(BLOCK);
+        check(self.rows, self.q.len(), 1, 1);
         assert!(n <= 1 << 16 && self.lane < BLOCK && self.keys.len() == BLOCK * RANK);
         assert!(self.centers.len() >= n * BLOCK && self.mass.len() >= n * BLOCK && self.radius.len() >= n * BLOCK);
         assert!(self.opened.len() >= n && self.places.len() >= n);
-        assert!(self.rule.is_none_or(|bits| bits.iter().all(|b| b.len() >= n)));
+        let p = &self.proofs;
+        for x in [p.inside, p.outside, p.reference, p.budget, p.spent, p.value, p.square, p.excess] {
+            assert!(x.len() >= padded);
+        }
+        if let Opening::Rule(open, sure) = self.opening {
+            assert!(open.len() >= n && sure.len() >= n);
+        }
         let mut wide = [0i16; BLOCK * RANK];
         for (to, &x) in wide.iter_mut().zip(self.keys) {
             *to = i16::from(x);
@@ -149,80 +189,79 @@ impl Bound<'_> {
         keys: &[i16; BLOCK * RANK],
         begin: usize,
         n: usize,
-        mut front: usize,
+        front: usize,
     ) -> usize {
-        // Center, sum and square sum of the E, largest x; lengths inside and outside; reference.
-        let mut known = [const { Lanes::new() }; 4];
+        // By row, then by key: sums over keys are then sums of vectors.
+        let (mut by_row, mut by_key) = ([ZERO; BLOCK], [ZERO; BLOCK]);
         let mut i = 0;
         // SAFETY: rows begin + i are there.
         unsafe {
             while i + R <= n {
-                self.tile::<S, C, R>(s, keys, begin, i, &mut known);
+                self.tile::<S, C, R>(s, keys, begin + i, &mut by_row[i..]);
                 i += R;
             }
             while i < n {
-                self.tile::<S, C, 1>(s, keys, begin, i, &mut known);
+                self.tile::<S, C, 1>(s, keys, begin + i, &mut by_row[i..]);
                 i += 1;
             }
+            let rows = core::array::from_fn(|i| by_row[i].0.as_ptr());
+            s.transpose(&rows, 0, by_key.as_mut_ptr().cast());
         }
-        let mut of = [const { Lanes::new() }; 3];
+        let (mut center, mut top) = (ZERO, ZERO);
         for k in 0..n {
-            let p = &self.proof[self.rows[begin + k] as usize];
-            (of[0].0[k], of[1].0[k], of[2].0[k]) = (p.inside, p.outside, p.reference);
+            center.0[k] = self.centers[(begin + k) * BLOCK + self.lane];
         }
-        // Mass, radius, bound of the values, excess; whether anything is bounded.
-        let mut done = [const { Lanes::new() }; 4];
-        let mut far = 0u32;
+        let [mut mass, mut radius, mut value, mut excess] = [ZERO; 4];
+        let (mut near, mut keep) = (0, 0);
         for c in (0..BLOCK).step_by(S::LANES) {
-            // SAFETY: vector c of BLOCK numbers.
-            let load = |x: &Lanes| unsafe { s.load(x.0.as_ptr().add(c)) };
-            let of = [load(&of[0]), load(&of[1]), load(&of[2])];
-            let (out, bits) = self.bound(s, [0, 1, 2, 3].map(|k| load(&known[k])), of);
-            for (to, x) in done.iter_mut().zip(out) {
-                // SAFETY: as above.
-                unsafe { s.store(to.0.as_mut_ptr().add(c), x) };
+            let known = self.sum(s, &by_key, c, center.load(s, c));
+            let b = self.bound(s, begin + c, &known);
+            top.store(s, c, known.top);
+            mass.store(s, c, b.mass);
+            radius.store(s, c, b.radius);
+            value.store(s, c, b.value);
+            excess.store(s, c, b.excess);
+            near |= b.near << c;
+            if let Opening::Budget { share, left } = self.opening {
+                let term = s.fma(b.radius, s.splat(self.beyond.value), b.value);
+                // SAFETY: vector of padded rows.
+                let [budget, spent] =
+                    [&*self.proofs.budget, &*self.proofs.spent].map(|x| unsafe { s.load(x.as_ptr().add(begin + c)) });
+                let part = s.mul(s.sub(budget, spent), s.splat(share));
+                // What is not a number is opened.
+                let small = s.lt_bits(s.mul(term, s.splat(left)), part) & s.lt_bits(s.add(spent, term), budget);
+                keep |= (b.near & small) << c;
             }
-            far |= bits << c;
         }
-        let [mass, radius, value, excess] = done;
+        if let Opening::Rule(open, sure) = self.opening {
+            for k in 0..n {
+                let q = &self.q[self.rows[begin + k] as usize];
+                let best = center.0[k] + top.0[k] + self.rest * q.rest;
+                let best = if self.softcap > 0.0 { self.softcap * libm::tanhf(best / self.softcap) } else { best };
+                let bits = sure[begin + k] | if best >= q.needle { open[begin + k] } else { 0 };
+                keep |= u32::from(bits >> self.lane & 1 == 0) << k;
+            }
+        }
+        // SAFETY: rows begin.. are padded to a block.
+        unsafe { self.add(s, begin, keep & near, [&radius, &value, &excess]) };
+        let mut front = front;
         for k in 0..n {
-            let (place, row) = (begin + k, self.rows[begin + k]);
-            let p = &mut self.proof[row as usize];
-            let far = far >> k & 1 != 0;
-            let term = if far { f32::INFINITY } else { radius.0[k] * self.beyond.value + value.0[k] };
-            let passes = match self.rule {
-                Some([open, sure]) => {
-                    let q = &self.q[row as usize];
-                    let best = known[0].0[k] + known[3].0[k] + self.rest * q.rest;
-                    let best = if self.softcap > 0.0 { scalar_cap(best, self.softcap) } else { best };
-                    (sure[place] | if best >= q.needle { open[place] } else { 0 }) >> self.lane & 1 != 0
-                }
-                // NaN opens too.
-                None => !(term * p.left < p.share * (p.budget - p.spent) && p.spent + term <= p.budget),
-            };
-            p.left -= 1.0;
+            let (kept, place) = (keep >> k & 1 != 0, begin + k);
             let at = place * BLOCK + self.lane;
-            (self.mass[at], self.radius[at]) = (0.0, 0.0);
-            if passes {
-                (self.opened[front], self.places[front]) = (row, place as u16);
-                front += 1;
-                continue;
+            self.mass[at] = if kept { mass.0[k] } else { 0.0 };
+            self.radius[at] = if kept && near >> k & 1 != 0 { radius.0[k] } else { 0.0 };
+            if kept && near >> k & 1 == 0 {
+                self.proofs.value[place] = f32::INFINITY;
             }
-            self.mass[at] = mass.0[k];
-            if far {
-                p.value = f32::INFINITY;
-                continue;
-            }
-            self.radius[at] = radius.0[k];
-            p.spent += term;
-            p.value += value.0[k];
-            p.square += radius.0[k] * (self.beyond.value * self.beyond.value);
-            p.excess += excess.0[k];
+            // Written always, kept where it is opened: no branch to mispredict.
+            // front <= place: inside.
+            (self.opened[front], self.places[front]) = (self.rows[place], place as u16);
+            front += usize::from(!kept);
         }
         front
     }
 
-    /// Sums of `R` rows from place `begin + i` on into lanes `i..` of `known`.
+    /// Coordinates' parts of the logits of `R` rows from place `i` on, by row.
     ///
     /// # Safety
     /// They are there; `C * LANES` is the block.
@@ -231,9 +270,8 @@ impl Bound<'_> {
         &self,
         s: S,
         keys: &[i16; BLOCK * RANK],
-        begin: usize,
         i: usize,
-        known: &mut [Lanes; 4],
+        out: &mut [Lanes],
     ) {
         let keys: *const i32 = keys.as_ptr().cast();
         // A loop that the compiler knows the length of is unrolled into more numbers than there are registers.
@@ -242,7 +280,7 @@ impl Bound<'_> {
         let mut q = [self.q.as_ptr(); R];
         for r in 0..R {
             // SAFETY: the query is there.
-            q[r] = unsafe { q[r].add(self.rows[begin + i + r] as usize) };
+            q[r] = unsafe { q[r].add(self.rows[i + r] as usize) };
         }
         for k in 0..pairs {
             let mut key = [s.splat_i(0); C];
@@ -259,49 +297,52 @@ impl Bound<'_> {
             }
         }
         for r in 0..R {
-            let center = self.centers[(begin + i + r) * BLOCK + self.lane];
             // SAFETY: as above.
             let unit = s.splat(self.unit * unsafe { (*q[r]).unit });
-            let (mut sum, mut squares, mut top) = (s.splat(0.0), s.splat(0.0), s.splat(-1e30));
             for c in 0..C {
-                let mut x = s.mul(s.to_f32(acc[r][c]), unit);
-                top = s.max(top, x);
-                if self.softcap > 0.0 {
-                    let at = s.splat(center);
-                    x = s.sub(capped(s, s.add(at, x), self.softcap), capped(s, at, self.softcap));
-                }
-                let e = s.exp2(s.min(x, s.splat(FAR)));
-                sum = s.add(sum, e);
-                squares = s.fma(e, e, squares);
+                out[r].store(s, c * S::LANES, s.mul(s.to_f32(acc[r][c]), unit));
             }
-            known[0].0[i + r] = center;
-            known[1].0[i + r] = s.reduce_add(sum);
-            known[2].0[i + r] = s.reduce_add(squares);
-            known[3].0[i + r] = s.reduce_max(top);
         }
     }
 
-    /// Mass, its radius, bound of the values and excess of every lane, and bits of those where there is no bound.
+    /// Sums over the keys of the rows in lanes `c..`.
     #[inline(always)]
-    fn bound<S: Simd>(&self, s: S, known: [S::V; 4], of: [S::V; 3]) -> ([S::V; 4], u32) {
-        let [raw, sum, squares, top] = known;
-        let [inside, outside, reference] = of;
-        let b = &self.beyond;
+    fn sum<S: Simd>(&self, s: S, by_key: &[Lanes; BLOCK], c: usize, center: S::V) -> Known<S::V> {
+        let (mut sum, mut squares, mut top) = (s.splat(0.0), s.splat(0.0), s.splat(-1e30));
+        let from = capped(s, center, self.softcap);
+        for x in by_key {
+            let mut x = x.load(s, c);
+            top = s.max(top, x);
+            if self.softcap > 0.0 {
+                x = s.sub(capped(s, s.add(center, x), self.softcap), from);
+            }
+            let e = s.exp2(s.min(x, s.splat(FAR)));
+            sum = s.add(sum, e);
+            squares = s.fma(e, e, squares);
+        }
+        Known { center, top, sum, squares }
+    }
+
+    /// Bounds of the rows in lanes `at..` of the list.
+    #[inline(always)]
+    fn bound<S: Simd>(&self, s: S, at: usize, known: &Known<S::V>) -> Bounded<S::V> {
+        let (b, p) = (&self.beyond, &self.proofs);
+        // SAFETY: vector of padded rows, checked in `run`.
+        let [inside, outside, reference] =
+            [p.inside, p.outside, p.reference].map(|x| unsafe { s.load(x.as_ptr().add(at)) });
         let natural = |a: f32, x: f32| s.mul(s.fma(inside, s.splat(a), s.mul(outside, s.splat(x))), s.splat(LN_2));
         let (rho, sigma) = (natural(b.inside, b.reach), natural(b.inside, b.width));
-        let center = capped(s, raw, self.softcap);
-        let best = s.sub(capped(s, s.add(raw, top), self.softcap), center);
+        let center = capped(s, known.center, self.softcap);
+        let best = s.sub(capped(s, s.add(known.center, known.top), self.softcap), center);
         let weight = s.sub(center, reference);
-        let all = if S::LANES == 16 { 0xffff } else { (1 << S::LANES) - 1 };
-        let mut near = s.lt_bits(top, s.splat(FAR)) & s.lt_bits(weight, s.splat(MOST));
-        near &= s.lt_bits(rho, s.splat(FAR * LN_2));
+        let mut near = s.lt_bits(known.top, s.splat(FAR)) & s.lt_bits(weight, s.splat(MOST));
+        // f, in powers of two.
         let rho_near = s.min(rho, s.splat(FAR * LN_2));
-        // In powers of two, below 160.
         let grow = s.mul(s.fma(rho_near, s.splat(1.0 / 12.0), s.splat(1.0)), s.mul(rho_near, s.splat(0.5 * LOG2_E)));
-        near &= s.lt_bits(grow, s.splat(MOST));
+        near &= s.lt_bits(rho, s.splat(FAR * LN_2)) & s.lt_bits(grow, s.splat(MOST));
         let f = s.exp2(s.min(grow, s.splat(MOST)));
         let share = s.splat(1.0 / BLOCK as f32);
-        let (mean, square) = (s.mul(sum, share), s.mul(squares, share));
+        let (mean, square) = (s.mul(known.sum, share), s.mul(known.squares, share));
         let root = s.sqrt(square);
         // Four roundings of the square stay, whatever the difference leaves.
         let rounding = s.mul(square, s.splat(4.0 * f32::EPSILON));
@@ -315,12 +356,39 @@ impl Bound<'_> {
         let excess = s.sub(mass, low);
         let radius = s.max(s.sub(high, mass), excess);
         let value = s.fma(f, s.min(s.mul(root, rho), s.mul(largest, sigma)), deviation);
+        let value = s.mul(value, s.splat(b.value_width));
         let count = s.mul(s.exp2(s.min(weight, s.splat(MOST))), s.splat(BLOCK as f32));
-        let out = [mass, radius, s.mul(value, s.splat(b.value_width)), excess].map(|x| s.mul(x, count));
-        (out, all & !near)
+        let [mass, radius, value, excess] = [mass, radius, value, excess].map(|x| s.mul(x, count));
+        Bounded { mass, radius, value, excess, near }
     }
-}
 
-fn scalar_cap(x: f32, cap: f32) -> f32 {
-    cap * libm::tanhf(x / cap)
+    /// Adds what the rows whose bits are set keep closed to their sums, from row `begin` of the list on.
+    ///
+    /// # Safety
+    /// There are rows for a whole block.
+    #[inline(always)]
+    unsafe fn add<S: Simd>(&mut self, s: S, begin: usize, keep: u32, of: [&Lanes; 3]) {
+        let mut kept = ZERO;
+        for (k, x) in kept.0.iter_mut().enumerate() {
+            *x = (keep >> k & 1) as f32;
+        }
+        let [radius, value, excess] = of;
+        let length = self.beyond.value;
+        for c in (0..BLOCK).step_by(S::LANES) {
+            let kept = kept.load(s, c);
+            let part = |x: S::V| s.select_lt(s.splat(0.5), kept, x, s.splat(0.0));
+            let (radius, value, excess) = (part(radius.load(s, c)), part(value.load(s, c)), part(excess.load(s, c)));
+            let add = |to: &mut [f32], x: S::V| {
+                // SAFETY: vector c of the block.
+                unsafe {
+                    let at = to.as_mut_ptr().add(begin + c);
+                    s.store(at, s.add(s.load(at), x));
+                }
+            };
+            add(self.proofs.spent, s.fma(radius, s.splat(length), value));
+            add(self.proofs.value, value);
+            add(self.proofs.square, s.mul(radius, s.splat(length * length)));
+            add(self.proofs.excess, excess);
+        }
+    }
 }

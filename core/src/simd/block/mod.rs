@@ -16,7 +16,7 @@ mod tests;
 mod values;
 mod weigh;
 
-pub(crate) use bound::{Beyond, Bound, Proof};
+pub(crate) use bound::{Beyond, Bound, Opening, Proofs};
 pub(crate) use choose::{Children, Choose, Doubt, LOWEST, Limits, Total};
 pub(crate) use gather::{Gather, Outer, Prefetch, SumRows, Transpose};
 pub(crate) use scores::{Forms, Scores};
