@@ -185,12 +185,10 @@ fn kinds(rows: usize) -> Vec<(&'static str, Heads)> {
 #[test]
 fn bounds_hold_on_data_of_every_kind() {
     let mut estimated = 0.0;
-    for rows in [3, 21] {
+    for (rows, tolerance) in [(3, 0.5), (18, 0.1)] {
         for (name, heads) in kinds(rows) {
-            for tolerance in [0.05, 0.5] {
-                let (run, _) = heads.check(Mask::None, certified(Mode::Accelerated, tolerance), name);
-                estimated += run.stats.estimated_mass;
-            }
+            let (run, _) = heads.check(Mask::None, certified(Mode::Accelerated, tolerance), name);
+            estimated += run.stats.estimated_mass;
         }
     }
     assert!(estimated > 1.0, "there was something to bound: {estimated}");
@@ -227,16 +225,20 @@ fn bounds_hold_under_every_mask() {
 
 #[test]
 fn verified_rows_keep_the_tolerance() {
-    for rows in [2, 40] {
+    for (rows, mode, tolerance) in [
+        (2, Mode::Accelerated, 0.1),
+        (20, Mode::Accelerated, 0.01),
+        (20, Mode::Accelerated, 0.5),
+        (260, Mode::Auto, 0.2),
+    ] {
         for (name, heads) in kinds(rows) {
-            for tolerance in [0.01, 0.1, 0.5] {
-                for mode in [Mode::Accelerated, Mode::Auto] {
-                    let (run, errors) = heads.check(Mask::None, verified(mode, tolerance), name);
-                    let worst = errors.iter().fold(0.0, |m: f64, &e| m.max(e));
-                    assert!(worst <= f64::from(tolerance), "{name}: {worst} for {tolerance}");
-                    assert!(run.stats.pairs <= 2 * run.stats.pairs_dense);
-                }
+            if rows > 100 && !matches!(name, "clusters" | "needles" | "values that cancel") {
+                continue;
             }
+            let (run, errors) = heads.check(Mask::None, verified(mode, tolerance), name);
+            let worst = errors.iter().fold(0.0, |m: f64, &e| m.max(e));
+            assert!(worst <= f64::from(tolerance), "{name}: {worst} for {tolerance}");
+            assert!(run.stats.pairs <= 2 * run.stats.pairs_dense);
         }
     }
 }
@@ -298,7 +300,7 @@ fn cells_of_equal_keys_are_certified_as_exact() {
 
 #[test]
 fn cells_that_are_not_opened_change_no_row_by_more_than_its_certificate() {
-    let heads = Heads::new(1, 2, 40, 2048, [64, 64], 0.08);
+    let heads = Heads::new(1, 2, 40, 2048, [64, 64], 0.03);
     let exact = heads.run(Mask::None, certified(Mode::Exact, 0.0));
     let run = heads.run(Mask::None, certified(Mode::Accelerated, 0.2));
     assert!(run.stats.pairs < run.stats.pairs_dense);
@@ -388,7 +390,8 @@ fn sessions_certify() {
         for verified in [false, true] {
             let mut heads = Heads::new(2, 2, keys, keys, [64, 48], 0.06);
             let round = |x: &mut [f32]| x.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32());
-            (round(&mut heads.k), round(&mut heads.v));
+            round(&mut heads.k);
+            round(&mut heads.v);
             let attention =
                 AttentionOptions { mode, tolerance: 0.1, certificate: true, verified, ..AttentionOptions::default() };
             let o = SessionOptions {

@@ -319,7 +319,15 @@ fn mistakes_are_named_before_anything_is_written() {
     check(&d.q, &d.k, &d.v, Mask::Causal { q_pos0: u64::MAX }, o, Status::Argument, "q_pos0");
     check(&d.q, &d.k, &d.v, Mask::None, AttentionOptions { scale: -1.0, ..o }, Status::Argument, "scale");
     check(&d.q, &d.k, &d.v, Mask::None, AttentionOptions { softcap: f32::NAN, ..o }, Status::Argument, "softcap");
-    check(&d.q, &d.k, &d.v, Mask::None, AttentionOptions { certificate: true, ..o }, Status::Unsupported, "flags");
+    check(
+        &d.q,
+        &d.k,
+        &d.v,
+        Mask::None,
+        AttentionOptions { certificate: true, mode: Mode::TopK, ..o },
+        Status::Unsupported,
+        "flags",
+    );
     check(&d.q, &d.k, &d.v, Mask::None, AttentionOptions { shared_qk: true, ..o }, Status::Shape, "heads_kv");
 }
 

@@ -66,8 +66,7 @@ impl<'a> Certificate<'a> {
         if bound == 0.0 {
             return self.rounding as f32;
         }
-        // NaN is no bound either.
-        if !(bound < norm) {
+        if bound.is_nan() || bound >= norm {
             return f32::INFINITY;
         }
         let relative = bound / (norm - bound);

@@ -222,7 +222,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         if again > 0 {
             let Work { lost, evidence: Some(evidence), .. } = work else { return };
             let bounds = lost.iter_mut().zip(&*evidence.bounds);
-            bounds.take(queries).for_each(|(lost, &bound)| *lost |= !(bound <= proof.certificate.tolerance));
+            bounds.take(queries).for_each(|(lost, &bound)| *lost |= bound > proof.certificate.tolerance);
         }
         let estimated_mass = self.finish(b, work, stats) / queries as f32;
         let pairs = seen - usable * rows + done.cells * BLOCK as u64 + again;

@@ -283,7 +283,7 @@ impl RowBlock<'_> {
         let apart = (square - 2.0 * along + radius * norm2).max(0.0) + 1e-5 * (square + radius * norm2);
         let wrong = libm::sqrt(radius * apart) + value;
         let least = total * (1.0 - 1e-5) - excess * 1.001;
-        if !(least > 0.0) {
+        if least.is_nan() || least <= 0.0 {
             return f32::INFINITY;
         }
         let (h, r) = (i / self.n, self.begin + i % self.n);
@@ -297,7 +297,7 @@ impl RowBlock<'_> {
         let mut failing = 0;
         for i in 0..self.queries() {
             let bound = self.bound(work, i, i, certificate);
-            failing += usize::from(!(bound <= certificate.tolerance));
+            failing += usize::from(bound > certificate.tolerance);
             work.evidence().bounds[i] = bound;
         }
         failing
@@ -324,7 +324,7 @@ impl RowBlock<'_> {
             let rows = work.sample.len();
             let failing = (0..rows).filter(|&at| {
                 let i = work.sample[at] as usize;
-                !(self.bound(work, at, i, certificate) <= certificate.tolerance)
+                self.bound(work, at, i, certificate) > certificate.tolerance
             });
             let failing = failing.count() as f64 / rows as f64;
             self.forget_sample(work);

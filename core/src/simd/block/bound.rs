@@ -225,8 +225,8 @@ impl Bound<'_> {
             if let Opening::Budget { share, left } = self.opening {
                 let term = s.fma(b.radius, s.splat(self.beyond.value), b.value);
                 // SAFETY: vector of padded rows.
-                let [budget, spent] =
-                    [&*self.proofs.budget, &*self.proofs.spent].map(|x| unsafe { s.load(x.as_ptr().add(begin + c)) });
+                let [budget, spent] = [self.proofs.budget.as_ptr(), self.proofs.spent.as_ptr()]
+                    .map(|x| unsafe { s.load(x.add(begin + c)) });
                 let part = s.mul(s.sub(budget, spent), s.splat(share));
                 // What is not a number is opened.
                 let small = s.lt_bits(s.mul(term, s.splat(left)), part) & s.lt_bits(s.add(spent, term), budget);
