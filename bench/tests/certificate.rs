@@ -22,7 +22,6 @@ fn attend(layer: &Layer, tolerance: f32, verified: bool) -> (Vec<f32>, Vec<f32>,
         options: AttentionOptions { mode: Mode::Accelerated, tolerance, verified, ..AttentionOptions::default() },
     };
     let stats = attention(&problem, &Memory::system(0).unwrap()).unwrap();
-    drop(problem);
     (out, bounds, stats)
 }
 

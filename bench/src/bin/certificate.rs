@@ -72,7 +72,6 @@ fn attend(layer: &Layer, way: Way, tolerance: f32) -> (Vec<f32>, AttentionStats,
     let start = Instant::now();
     let stats = attention(&problem, &memory).expect("attention of a layer");
     let seconds = start.elapsed().as_secs_f64();
-    drop(problem);
     (bounds, stats, seconds)
 }
 
