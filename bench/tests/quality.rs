@@ -1,6 +1,6 @@
 //! Benchmarks as tests: quality on captured heads stays at what was measured, with a small margin.
 
-use iceformer_bench::cells::{Outcome, Rule, Shape, study};
+use iceformer_bench::cells::{Estimate, LIBRARY, Outcome, Rule, Shape, Split, study};
 use iceformer_bench::heads::{self, Layer};
 use iceformer_bench::retrieval::{self, Quality};
 use std::path::Path;
@@ -59,18 +59,22 @@ fn trained_causal_heads_at_8k() {
 #[test]
 fn cells_estimates_and_needles() {
     let layers = heads::load(&heads::bundled(), usize::MAX).expect("the bundled file is there");
-    let shape = Shape { segment: 512, cell: 16, lloyd: 1, sinks: 64, by_position: false };
-    let base = Rule { shape, r: 16, random: false, needle: 1e-3, margin: 0.0, mass: 5e-3, estimate: true };
+    let shape = Shape { segment: 512, cell: 16, split: Split::Parents(1), sinks: 64, whitened: false };
+    let base = Rule { shape, r: 16, needle: 1e-3, margin: 0.0, mass: 5e-3, levels: 1, ..LIBRARY };
     let run = |rule: &Rule| {
         let mut all = Outcome::default();
         layers.iter().for_each(|l| all.add(&study(l, rule, 12)));
         all
     };
     let (both, blind) = (run(&base), run(&Rule { needle: f64::INFINITY, ..base }));
-    let (dropped, all) = (run(&Rule { estimate: false, ..base }), run(&Rule { mass: 0.0, ..base }));
+    let (dropped, all) = (run(&Rule { estimate: Estimate::Nothing, ..base }), run(&Rule { mass: 0.0, ..base }));
     assert!(both.mean() <= 0.015 && both.missed * 100 <= both.heavy, "{} {}", both.mean(), both.missed);
     assert!(blind.missed * 20 >= blind.heavy, "the mass rule alone loses needles");
     assert!(dropped.mean() >= 3.0 * both.mean(), "the estimate is worth more than a factor of three");
+    // The library's tree, its two levels, and one level alone.
+    let (library, flat) = (run(&LIBRARY), run(&Rule { levels: 1, ..LIBRARY }));
+    assert!(library.mean() <= 0.06 && library.missed * 50 <= library.heavy, "{} {}", library.mean(), library.missed);
+    assert!((library.mean() - flat.mean()).abs() < 0.01 && library.scored < flat.scored + 0.01);
     // Everything opened is exact.
     assert!(all.mean() < 1e-12 && all.missed == 0 && (all.opened - 1.0).abs() < 1e-12);
 }

@@ -411,14 +411,18 @@ fn auto_is_exact_where_cells_do_not_help_and_says_why() {
     let tokens = Tokens::new(1, [64, 64], 2048 + 10, 15);
     // Keys that no model made are hard to estimate: a tolerance that lets it happen.
     let o = with(options(&tokens, 2, Mode::Auto), |o| o.tolerance = 0.5);
-    let mut session = tokens.session(&o, 1000);
+    // A few rows of fewer than 12,288 tokens are read exactly unless the session says what is short itself.
+    let mut session = tokens.session(&SessionOptions { dense_below: 2048, ..o }, 1000);
+    let plain = tokens.session(&o, 1000);
     let ran = |s: &Session, rows, mask: Option<Mask<'_>>| {
         let (_, stats) = attend_all(s, rows, mask, 1);
         (stats.mode, stats.reason)
     };
     let accelerated = (Mode::Accelerated, Reason::Cheaper);
     let short = (Mode::Exact, Reason::Short);
+    assert_eq!(ran(&plain, 5, None), accelerated);
     for rows in [1, 4] {
+        assert_eq!(ran(&plain, rows, None), short);
         assert_eq!(ran(&session, rows, None), accelerated);
         assert_eq!(ran(&session, rows, Some(Mask::Causal { q_pos0: 1000 })), short);
         let zero = vec![0.0; rows * tokens.len()];

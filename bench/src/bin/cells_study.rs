@@ -1,60 +1,98 @@
-//! What selection rules for accelerated attention give on captured heads: layer error, heavy keys missed, keys opened.
-//!
-//! `cells_study [FILE] [--rows N] [--samples S]`
+//! What each part of accelerated attention is worth on captured heads: the tree and the rule with one thing changed at a
+//! time, in their naive form. Layer error, heavy keys missed, keys opened, vectors scored.
 
-use iceformer_bench::cells::{Outcome, Rule, Shape, study};
+use clap::Parser;
+use iceformer_bench::accelerated::report::place;
+use iceformer_bench::cells::{Estimate, LIBRARY, Outcome, Rule, Shape, Sigma, Split, study};
 use iceformer_bench::heads;
+use std::fmt::Write;
 use std::path::PathBuf;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut args = std::env::args().skip(1);
-    let (mut path, mut rows, mut samples) = (heads::bundled(), usize::MAX, 24);
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
-        match arg.as_str() {
-            "--rows" => rows = value()?.parse()?,
-            "--samples" => samples = value()?.parse()?,
-            _ => path = PathBuf::from(&arg),
-        }
-    }
-    let layers = heads::load(&path, rows)?;
-    let shape = Shape { segment: 512, cell: 16, lloyd: 1, sinks: 64, by_position: false };
-    let base = Rule { shape, r: 16, random: false, needle: 1e-3, margin: 0.0, mass: 5e-3, estimate: true };
-    let off = f64::INFINITY;
-    let rules = [
-        ("both rules", base),
-        ("needles 0.5 %", Rule { needle: 5e-3, ..base }),
-        ("margin 1", Rule { margin: 1.0, ..base }),
-        ("mass 1 %", Rule { mass: 1e-2, ..base }),
-        ("mass 0.2 %", Rule { mass: 2e-3, ..base }),
+/// Changes one part of accelerated attention at a time, in plain loops in f64 on sampled rows.
+#[derive(Parser)]
+struct Args {
+    /// Captured heads, safetensors [default: the heads bundled with the C examples].
+    file: Option<PathBuf>,
+    /// First rows of the file.
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+    rows: usize,
+    /// Rows of each layer that are computed.
+    #[arg(long, default_value_t = 24)]
+    samples: usize,
+    /// Writes the table between the marks <!-- ablations --> of a file.
+    #[arg(long)]
+    markdown: Option<PathBuf>,
+}
+
+/// The library's rule with one thing changed.
+fn changes() -> Vec<(&'static str, Rule)> {
+    let (base, off) = (LIBRARY, f64::INFINITY);
+    let shaped = |shape: Shape| Rule { shape, ..base };
+    let shape = base.shape;
+    let long = |segment, levels| Rule { levels, ..shaped(Shape { segment, ..shape }) };
+    vec![
+        ("as in the library", base),
+        ("no estimate", Rule { estimate: Estimate::Nothing, ..base }),
+        ("mass: exp", Rule { estimate: Estimate::Exp, ..base }),
+        ("mass: cosh, keys spread alike in all directions", Rule { sigma: Sigma::Isotropic, ..base }),
+        ("mass: cosh, each cell's own spread", Rule { sigma: Sigma::Each, ..base }),
         ("needles alone", Rule { mass: off, ..base }),
         ("mass alone", Rule { needle: off, ..base }),
         ("nothing opened", Rule { needle: off, mass: off, ..base }),
-        ("no estimate", Rule { estimate: false, ..base }),
         ("random directions", Rule { random: true, ..base }),
+        ("r = 4", Rule { r: 4, ..base }),
         ("r = 8", Rule { r: 8, ..base }),
-        ("r = 32", Rule { r: 32, ..base }),
-        ("cells of 8", Rule { shape: Shape { cell: 8, ..shape }, ..base }),
-        ("cells of 32", Rule { shape: Shape { cell: 32, ..shape }, ..base }),
-        ("by position", Rule { shape: Shape { by_position: true, ..shape }, ..base }),
-        ("no Lloyd step", Rule { shape: Shape { lloyd: 0, ..shape }, ..base }),
-        ("four Lloyd steps", Rule { shape: Shape { lloyd: 4, ..shape }, ..base }),
-        ("segments of 2048", Rule { shape: Shape { segment: 2048, ..shape }, ..base }),
-    ];
-    println!("{:<20} {:>8} {:>8} {:>8} {:>8} {:>8}", "rule", "error", "p99", "missed", "opened", "local");
-    for (name, rule) in rules {
+        ("r = 16", Rule { r: 16, ..base }),
+        ("r = 64", Rule { r: 64, ..base }),
+        ("margin 0", Rule { margin: 0.0, ..base }),
+        ("margin 2", Rule { margin: 2.0, ..base }),
+        ("cells by position", shaped(Shape { split: Split::Position, ..shape })),
+        (
+            "parents by hash, no Lloyd step, one level",
+            Rule { levels: 1, ..shaped(Shape { split: Split::Parents(0), ..shape }) },
+        ),
+        (
+            "parents by hash, one Lloyd step, one level",
+            Rule { levels: 1, ..shaped(Shape { split: Split::Parents(1), ..shape }) },
+        ),
+        (
+            "parents by hash, four Lloyd steps, one level",
+            Rule { levels: 1, ..shaped(Shape { split: Split::Parents(4), ..shape }) },
+        ),
+        ("distances as the queries see them", shaped(Shape { whitened: true, ..shape })),
+        ("cells of 8", shaped(Shape { cell: 8, ..shape })),
+        ("cells of 32", shaped(Shape { cell: 32, ..shape })),
+        ("cells of 64", shaped(Shape { cell: 64, ..shape })),
+        ("one level", Rule { levels: 1, ..base }),
+        ("segments of 1024", long(1024, 2)),
+        ("segments of 4096", long(4096, 2)),
+        ("segments of 4096, three levels", long(4096, 3)),
+    ]
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args = Args::parse();
+    let path = args.file.unwrap_or_else(heads::bundled);
+    let layers = heads::load(&path, args.rows)?;
+    let mut table =
+        String::from("| changed | error mean | error p99 | heavy keys missed | keys opened | vectors scored |\n");
+    table.push_str("|---|---|---|---|---|---|\n");
+    println!("{:<48} {:>8} {:>8} {:>8} {:>8} {:>8}", "changed", "error", "p99", "missed", "opened", "scored");
+    for (name, rule) in changes() {
         let mut all = Outcome::default();
         for layer in &layers {
-            all.add(&study(layer, &rule, samples));
+            all.add(&study(layer, &rule, args.samples));
         }
         let missed = all.missed as f64 / f64::max(all.heavy as f64, 1.0);
-        println!(
-            "{name:<20} {:>8.4} {:>8.4} {missed:>8.4} {:>8.4} {:>8.4}",
-            all.mean(),
-            all.p99(),
-            all.opened,
-            all.local
-        );
+        let shares = [all.mean(), all.p99(), missed, all.opened, all.scored].map(|x| x * 100.0);
+        print!("{name:<48}");
+        shares.iter().for_each(|x| print!(" {x:>7.2}%"));
+        println!();
+        let [error, p99, missed, opened, scored] = shares.map(|x| format!("{x:.1} %"));
+        writeln!(table, "| {name} | {error} | {p99} | {missed} | {opened} | {scored} |")?;
+    }
+    if let Some(file) = args.markdown {
+        place(&file, "ablations", &table)?;
     }
     Ok(())
 }

@@ -16,6 +16,27 @@ pub struct Directions {
     rest: Vec<f64>,
 }
 
+/// `E[q q^T]` over the first `tokens` rows of the query heads, `[d, d]`.
+pub fn moment(queries: &[&[f32]], d: usize, tokens: usize) -> Vec<f64> {
+    let mut m = vec![0.0; d * d];
+    let count: usize = queries.iter().map(|x| (x.len() / d).min(tokens)).sum();
+    for q in queries.iter().flat_map(|x| x.chunks(d).take(tokens)) {
+        for a in 0..d {
+            for b in 0..d {
+                m[a * d + b] += f64::from(q[a]) * f64::from(q[b]) / count as f64;
+            }
+        }
+    }
+    m
+}
+
+/// Keys `[n, d]` mapped so that their distances are what the queries see: times the root of the queries' moment.
+pub fn whitened(keys: &[f32], queries: &[&[f32]], d: usize, tokens: usize) -> Vec<f32> {
+    let root = of_eigenvalues(&moment(queries, d, tokens), d, |w| w.max(0.0).sqrt());
+    let of = |k: &[f32], b: usize| (0..d).map(|a| f64::from(k[a]) * root[a * d + b]).sum::<f64>() as f32;
+    keys.chunks(d).flat_map(|k| (0..d).map(move |b| (k, b))).map(|(k, b)| of(k, b)).collect()
+}
+
 impl Directions {
     /// Fitted to the cells' residuals and to the first `tokens` rows of the given query heads (each `[n, d]`). With
     /// `random`, an orthonormal basis drawn by hash instead.
@@ -29,18 +50,6 @@ impl Directions {
         random: bool,
     ) -> Self {
         let r = r.min(d);
-        let moment = |rows: &[&[f32]]| -> Vec<f64> {
-            let mut m = vec![0.0; d * d];
-            let count: usize = rows.iter().map(|x| (x.len() / d).min(tokens)).sum();
-            for q in rows.iter().flat_map(|x| x.chunks(d).take(tokens)) {
-                for a in 0..d {
-                    for b in 0..d {
-                        m[a * d + b] += f64::from(q[a]) * f64::from(q[b]) / count as f64;
-                    }
-                }
-            }
-            m
-        };
         let (for_queries, for_keys) = if random {
             let noise: Vec<f64> = (0..d * d)
                 .map(|i| (iceformer_core::math::hash(5, i as u64) >> 11) as f64 / (1u64 << 53) as f64 - 0.5)
@@ -49,17 +58,17 @@ impl Directions {
             let (_, basis) = symmetric(&noise.iter().zip(&transposed).map(|(a, b)| a + b).collect::<Vec<_>>(), d);
             (basis.clone(), basis)
         } else {
-            let mut ck = cells.covariance.clone();
+            let mut ck = cells.known.covariance.clone();
             let floor = 1e-6;
             (0..d).for_each(|i| ck[i * d + i] += floor);
             let (root, inverse) = (of_eigenvalues(&ck, d, f64::sqrt), of_eigenvalues(&ck, d, |w| 1.0 / w.sqrt()));
-            let (_, u) = symmetric(&product(&product(&root, &moment(queries), d), &root, d), d);
+            let (_, u) = symmetric(&product(&product(&root, &moment(queries, d, tokens), d), &root, d), d);
             (product(&root, &u, d), product(&inverse, &u, d))
         };
         let n = keys.len() / d;
         let mut all = vec![0.0; n * d];
         for i in (0..n).filter(|&i| cells.of[i] != u32::MAX) {
-            let mean = &cells.mean[cells.of[i] as usize * d..][..d];
+            let mean = &cells.known.mean[cells.of[i] as usize * d..][..d];
             for a in 0..d {
                 let x = f64::from(keys[i * d + a]) - mean[a];
                 for b in 0..d {

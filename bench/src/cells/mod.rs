@@ -6,6 +6,19 @@ pub mod eigen;
 pub mod fit;
 pub mod rule;
 
-pub use build::{Cells, Shape};
+/// The library's tree and rule at the default tolerance, but for rows in chunks of 512 instead of 192.
+pub const LIBRARY: Rule = Rule {
+    shape: Shape { segment: 256, cell: 16, split: Split::Halves, sinks: 0, whitened: false },
+    r: 32,
+    random: false,
+    needle: 0.0025,
+    margin: 1.0,
+    mass: 0.02,
+    levels: 2,
+    estimate: Estimate::Cosh,
+    sigma: Sigma::Mean,
+};
+
+pub use build::{Cells, Shape, Split};
 pub use fit::Directions;
-pub use rule::{Outcome, Rule, study};
+pub use rule::{Estimate, Outcome, Rule, Sigma, study};

@@ -1,7 +1,7 @@
 //! Which cells a row opens, and what that costs and errs.
 
-use super::build::{Cells, Shape};
-use super::fit::Directions;
+use super::build::{Cells, Known, Shape};
+use super::fit::{Directions, whitened};
 use crate::heads::Layer;
 
 /// A selection rule. A cell is opened when its best key seems to reach `needle` of the softmax mass, or when its estimated
@@ -20,9 +20,38 @@ pub struct Rule {
     pub margin: f64,
     /// Share of the mass times spread that a cell must reach.
     pub mass: f64,
-    /// Unopened cells contribute their mean.
-    pub estimate: bool,
+    /// Levels: 1 looks at every cell, 2 at those of the nodes that are opened, 3 has nodes of nodes.
+    pub levels: usize,
+    /// What unopened cells contribute.
+    pub estimate: Estimate,
+    /// Where the standard deviation of a cell's logits comes from.
+    pub sigma: Sigma,
 }
+
+/// What an unopened set of keys weighs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Estimate {
+    /// Nothing.
+    Nothing,
+    /// `count * exp(mean.q)`.
+    Exp,
+    /// The same times `cosh(sigma)`.
+    Cosh,
+}
+
+/// The standard deviation of a set's logits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Sigma {
+    /// Keys spread alike in all directions.
+    Isotropic,
+    /// As the head's sets do on average.
+    Mean,
+    /// As they do.
+    Each,
+}
+
+/// Standard deviations that the farthest key of a cell, and of a node, may stand out.
+const STAND_OUT: [f64; 3] = [2.5, 3.0, 3.0];
 
 /// What a rule gave on one layer.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +66,8 @@ pub struct Outcome {
     pub opened: f64,
     /// Mean share of the visible keys in the exact part, by (head, row).
     pub local: f64,
+    /// Means and keys scored, as a share of the cells' keys, by (head, row).
+    pub scored: f64,
 }
 
 impl Outcome {
@@ -57,6 +88,7 @@ impl Outcome {
         let (a, b) = (self.errors.len() as f64, other.errors.len() as f64);
         self.opened = (self.opened * a + other.opened * b) / (a + b);
         self.local = (self.local * a + other.local * b) / (a + b);
+        self.scored = (self.scored * a + other.scored * b) / (a + b);
         self.errors.extend(&other.errors);
         self.heavy += other.heavy;
         self.missed += other.missed;
@@ -65,6 +97,9 @@ impl Outcome {
 
 /// Queries and keys of one chunk are attended exactly; cells of earlier chunks are chosen from.
 const CHUNK: usize = 512;
+
+/// Tokens whose queries directions are fitted to.
+const FITTED: usize = 1024;
 
 /// Runs a rule on `samples` rows of the second half of a layer.
 pub fn study(layer: &Layer, rule: &Rule, samples: usize) -> Outcome {
@@ -76,9 +111,10 @@ pub fn study(layer: &Layer, rule: &Rule, samples: usize) -> Outcome {
     for kv in 0..layer.heads_kv {
         let head = kv * group;
         let (keys, values) = (layer.keys(head), layer.values(head));
-        let cells = Cells::new(keys, values, d, &rule.shape);
         let queries: Vec<&[f32]> = (head..head + group).map(|h| layer.queries(h)).collect();
-        let fit = Directions::new(&cells, keys, &queries, d, rule.r, 1024, rule.random);
+        let placed = if rule.shape.whitened { whitened(keys, &queries, d, FITTED) } else { keys.to_vec() };
+        let cells = Cells::new(keys, &placed, values, d, &rule.shape);
+        let fit = Directions::new(&cells, keys, &queries, d, rule.r, FITTED, rule.random);
         for q in queries {
             for (at, &row) in rows.iter().enumerate() {
                 let [exact, approx] = attend(layer, rule, &cells, &fit, keys, values, q, row, &mut outcome);
@@ -95,7 +131,44 @@ pub fn study(layer: &Layer, rule: &Rule, samples: usize) -> Outcome {
     let units = (layer.heads_q * rows.len()) as f64;
     outcome.opened /= units;
     outcome.local /= units;
+    outcome.scored /= units;
     outcome
+}
+
+/// The sets of one level that a row sees.
+struct Seen<'a> {
+    known: &'a Known,
+    centre: Vec<f64>,
+    sigma: Vec<f64>,
+    /// Standard deviation of logits per unit of distance from the mean.
+    unit: f64,
+}
+
+impl<'a> Seen<'a> {
+    fn new(known: &'a Known, rule: &Rule, q: &[f64], logits: &[f64], done: usize) -> Seen<'a> {
+        let (d, count) = (q.len(), (0..known.keys.len()).filter(|&c| known.end[c] <= done).count());
+        let form = |a: usize| q[a] * (0..d).map(|b| known.covariance[a * d + b] * q[b]).sum::<f64>();
+        let tau: f64 = match rule.sigma {
+            Sigma::Isotropic => q.iter().map(|x| x * x).sum::<f64>() / d as f64,
+            _ => (0..d).map(form).sum(),
+        };
+        let centre: Vec<f64> =
+            (0..count).map(|c| q.iter().zip(&known.mean[c * d..][..d]).map(|(a, b)| a * b).sum()).collect();
+        let variance = |c: usize| match rule.sigma {
+            Sigma::Each => {
+                let keys = &known.keys[c];
+                keys.iter().map(|&i| (logits[i as usize] - centre[c]).powi(2)).sum::<f64>() / keys.len() as f64
+            }
+            _ => tau * known.spread[c],
+        };
+        let sigma = (0..count).map(|c| variance(c).max(0.0).sqrt().min(12.0)).collect();
+        Seen { known, centre, sigma, unit: tau.max(0.0).sqrt() }
+    }
+
+    /// Estimated weight of a set.
+    fn guess(&self, c: usize, top: f64) -> f64 {
+        self.known.keys[c].len() as f64 * (self.centre[c] - top).exp() * self.sigma[c].cosh()
+    }
 }
 
 /// One row: exact output and the rule's.
@@ -118,26 +191,44 @@ fn attend(
     let logits: Vec<f64> = keys.chunks(d).take(seen).map(dot).collect();
     // Cells of segments that end before the row's chunk begins; the rest is attended exactly.
     let done = if layer.causal { row / CHUNK * CHUNK } else { cells.done };
-    let count = (0..cells.keys.len()).filter(|&c| cells.end[c] <= done).count();
-    let celled = |j: usize| cells.of[j] != u32::MAX && (cells.of[j] as usize) < count;
-    let tau: f64 = (0..d).map(|a| q[a] * (0..d).map(|b| cells.covariance[a * d + b] * q[b]).sum::<f64>()).sum();
-    let centre: Vec<f64> =
-        (0..count).map(|c| q.iter().zip(&cells.mean[c * d..][..d]).map(|(a, b)| a * b).sum()).collect();
-    let sigma: Vec<f64> = (0..count).map(|c| (tau * cells.spread[c]).max(0.0).sqrt().min(12.0)).collect();
-    let top = logits.iter().chain(&centre).fold(f64::NEG_INFINITY, |m, &x| m.max(x));
-    let weight: Vec<f64> = logits.iter().map(|x| (x - top).exp()).collect();
-    let guess: Vec<f64> =
-        (0..count).map(|c| cells.keys[c].len() as f64 * (centre[c] - top).exp() * sigma[c].cosh()).collect();
-    let local: f64 = (0..seen).filter(|&j| !celled(j)).map(|j| weight[j]).sum();
-    let total = local + guess.iter().sum::<f64>();
-    let (qr, left) = fit.query(&q);
-    let open: Vec<bool> = (0..count)
-        .map(|c| {
-            let best = cells.keys[c].iter().map(|&i| fit.residual(&qr, i as usize)).fold(f64::NEG_INFINITY, f64::max);
-            let needle = (centre[c] + best + rule.margin * left - top).exp() >= rule.needle * total;
-            needle || guess[c] * sigma[c].min(1.0) >= rule.mass * total
-        })
+    let [nodes, tops] = &cells.above;
+    let levels: Vec<Seen<'_>> = [&cells.known, &nodes.known, &tops.known]
+        .into_iter()
+        .take(rule.levels)
+        .map(|known| Seen::new(known, rule, &q, &logits, done))
         .collect();
+    let count = levels[0].centre.len();
+    let celled = |j: usize| cells.of[j] != u32::MAX && (cells.of[j] as usize) < count;
+    let top = logits.iter().chain(&levels[0].centre).fold(f64::NEG_INFINITY, |m, &x| m.max(x));
+    let weight: Vec<f64> = logits.iter().map(|x| (x - top).exp()).collect();
+    let local: f64 = (0..seen).filter(|&j| !celled(j)).map(|j| weight[j]).sum();
+    let highest = &levels[rule.levels - 1];
+    let total = local + (0..highest.centre.len()).map(|c| highest.guess(c, top)).sum::<f64>();
+    let (qr, left) = fit.query(&q);
+    // From the top down: what is looked at at each level, and what of it is opened.
+    let mut open = vec![false; count];
+    let (mut looked, mut estimated) = ((0..highest.centre.len()).collect::<Vec<_>>(), Vec::new());
+    let mut scored = 0;
+    for (level, seen) in levels.iter().enumerate().rev() {
+        let mut below = Vec::new();
+        scored += looked.len();
+        for c in looked {
+            let far = seen.centre[c] + STAND_OUT[level] * seen.unit * seen.known.reach[c];
+            let mut needle = (far - top).exp() >= rule.needle * total;
+            if needle && level == 0 {
+                let key = |i: &u32| fit.residual(&qr, *i as usize);
+                let best = cells.known.keys[c].iter().map(key).fold(f64::NEG_INFINITY, f64::max);
+                needle = (seen.centre[c] + best + rule.margin * left - top).exp() >= rule.needle * total;
+            }
+            let opened = needle || seen.guess(c, top) * seen.sigma[c].min(1.0) >= rule.mass * total;
+            match (opened, level) {
+                (false, _) => estimated.push((level, c)),
+                (true, 0) => open[c] = true,
+                (true, _) => below.extend(cells.above[level - 1].children[c].clone()),
+            }
+        }
+        looked = below;
+    }
     let exact_sum: f64 = weight.iter().sum();
     let (mut exact, mut approx, mut sum) = (vec![0.0; d], vec![0.0; d], 0.0);
     for j in 0..seen {
@@ -153,16 +244,22 @@ fn attend(
             outcome.missed += usize::from(!kept);
         }
     }
-    for c in (0..count).filter(|&c| rule.estimate && !open[c]) {
-        sum += guess[c];
-        approx.iter_mut().zip(&cells.value[c * d..][..d]).for_each(|(o, v)| *o += guess[c] * v);
+    for (level, c) in estimated.into_iter().filter(|_| rule.estimate != Estimate::Nothing) {
+        let seen = &levels[level];
+        let guess = match rule.estimate {
+            Estimate::Cosh => seen.guess(c, top),
+            _ => seen.known.keys[c].len() as f64 * (seen.centre[c] - top).exp(),
+        };
+        sum += guess;
+        approx.iter_mut().zip(&seen.known.value[c * d..][..d]).for_each(|(o, v)| *o += guess * v);
     }
     approx.iter_mut().for_each(|x| *x /= sum.max(1e-300));
     let (all, opened) = (0..count).fold((0, 0), |(a, o), c| {
-        let n = cells.keys[c].len();
+        let n = cells.known.keys[c].len();
         (a + n, o + if open[c] { n } else { 0 })
     });
     outcome.opened += opened as f64 / f64::max(all as f64, 1.0);
+    outcome.scored += (scored + opened) as f64 / f64::max(all as f64, 1.0);
     outcome.local += (seen - all) as f64 / seen as f64;
     [exact, approx]
 }

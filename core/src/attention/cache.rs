@@ -119,7 +119,7 @@ impl HeadCache {
             Index::plan(&index_options(&o.attention, o.dim_k, o.capacity), plan)?;
         }
         if o.has_cells() {
-            Cells::plan(plan, o.dim_k, o.dim_v, o.capacity);
+            Cells::plan(plan, o.means(), o.dim_k, o.dim_v, o.capacity);
             Cells::plan_staged(plan, o.dim_k);
             if o.attention.certificate {
                 Cells::plan_certified(plan, o.dim_k, o.dim_v, o.capacity);
@@ -136,7 +136,7 @@ impl HeadCache {
         };
         let cells = match o.has_cells() {
             true => {
-                let cells = Cells::new_in(memory, o.dim_k, o.dim_v, o.capacity)?.staged(memory)?;
+                let cells = Cells::new_in(memory, o.means(), o.dim_k, o.dim_v, o.capacity)?.staged(memory)?;
                 Some(if o.attention.certificate { cells.certified(memory)? } else { cells })
             }
             false => None,

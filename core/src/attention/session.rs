@@ -4,8 +4,9 @@ use super::accelerated::{self, Accelerated, Proving, Rule};
 use super::cache::HeadCache;
 use super::certificate::Certificate;
 use super::dense::{Dense, most_pieces};
+use super::few::FEW;
 use super::head_topk::index_options;
-use super::problem::{AttentionStats, DENSE_BELOW, check_finite, check_norms, check_range};
+use super::problem::{AttentionStats, DECODE_BELOW, DENSE_BELOW, check_finite, check_norms, check_range};
 use super::retrieve::{Retrieval, query_options};
 use super::{AttentionOptions, Mask, Masking, Mode, Reason, clock, exact};
 use crate::cells::SEGMENT;
@@ -31,7 +32,8 @@ pub struct SessionOptions {
     pub kv_dtype: Dtype,
     /// Attention options. `num_threads` and `shared_qk` have no place here: parts are the caller's threads.
     pub attention: AttentionOptions,
-    /// Below this many tokens attention is exact whatever the mode; 0 = no such limit, in auto mode 2048.
+    /// Below this many tokens attention is exact whatever the mode; 0 = no such limit, in auto mode 2048 and,
+    /// for up to 4 rows at a time, 12,288.
     pub dense_below: usize,
 }
 
@@ -52,6 +54,11 @@ impl SessionOptions {
     /// Whether the heads keep cells: where there may once be a complete segment to use.
     pub(super) fn has_cells(&self) -> bool {
         matches!(self.attention.mode, Mode::Accelerated | Mode::Auto) && self.capacity >= self.least().max(SEGMENT)
+    }
+
+    /// Type of the cells' means: that of keys and values, but f32 under certificates, whose bounds need them exact.
+    pub(super) fn means(&self) -> Dtype {
+        if self.attention.certificate { Dtype::F32 } else { self.kv_dtype }
     }
 
     pub(super) fn isa(&self) -> Isa {
@@ -261,12 +268,15 @@ impl Session {
     fn mode(&self, masking: &Masking<'_>, rows: usize) -> (Mode, Reason) {
         let o = &self.options;
         let short = self.len < o.least();
+        // A few rows wait for memory rather than for arithmetic, of which cells save more.
+        let few = o.dense_below == 0 && rows <= FEW;
+        let pays = o.least().max(if few { DECODE_BELOW } else { SEGMENT });
         match o.attention.mode {
             Mode::TopK if short || self.top_k() >= self.len => (Mode::Exact, Reason::Short),
             Mode::TopK => (Mode::TopK, Reason::Requested),
             Mode::Accelerated | Mode::Auto if short || !o.has_cells() => (Mode::Exact, Reason::Short),
             Mode::Accelerated => (Mode::Accelerated, Reason::Requested),
-            Mode::Auto if !masking.any_sees(0, rows, o.least().max(SEGMENT)) => (Mode::Exact, Reason::Short),
+            Mode::Auto if !masking.any_sees(0, rows, pays) => (Mode::Exact, Reason::Short),
             Mode::Auto => (Mode::Accelerated, Reason::Cheaper),
             Mode::Exact => (Mode::Exact, Reason::Requested),
         }

@@ -45,7 +45,7 @@ impl Bounds {
         for (i, cell) in order.chunks_exact(BLOCK).enumerate() {
             let leaf = at * LEAVES + i;
             // The mean as it is stored: logits are counted from there.
-            let means = &leaves.keys[leaf / BLOCK * dim * BLOCK..][..dim * BLOCK];
+            let means = &leaves.keys.exact()[leaf / BLOCK * dim * BLOCK..][..dim * BLOCK];
             for (k, out) in room.chunks_exact_mut(BLOCK).enumerate() {
                 let mean = means[k * BLOCK + leaf % BLOCK];
                 out.iter_mut().zip(cell).for_each(|(x, &j)| *x = rows[j as usize * dim + k] - mean);
@@ -65,7 +65,7 @@ impl Bounds {
         let room = &mut self.room[..dim * BLOCK];
         for (i, cell) in order.chunks_exact(BLOCK).enumerate() {
             let leaf = at * LEAVES + i;
-            let mean = &leaves.values[leaf * stride..][..dim];
+            let mean = &leaves.values.exact()[leaf * stride..][..dim];
             for (k, out) in room.chunks_exact_mut(BLOCK).enumerate() {
                 out.iter_mut().zip(cell).for_each(|(x, &j)| *x = rows[j as usize * dim + k] - mean[k]);
             }

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Rows};
 use crate::project::fitted::RANK;
 use crate::simd::Isa;
-use crate::simd::block::{Gather, Matrix, Outer, Scores, SumRows};
+use crate::simd::block::{Gather, Matrix, Outer, Scores, Stored, SumRows};
 
 /// Rounds of two means that a cut's direction comes from.
 const ROUNDS: usize = 2;
@@ -162,7 +162,7 @@ impl Bench {
         for (level, size, first) in [(leaves, BLOCK, at * LEAVES), (nodes, BLOCK * BLOCK, at * NODES)] {
             for i in 0..SEGMENT / size {
                 self.mean_of(isa, i * size, size, d);
-                level.values[(first + i) * stride..][..d].copy_from_slice(&self.mean[..d]);
+                level.values.set((first + i) * stride, 1, &self.mean[..d]);
                 let height = &mut self.height[..size];
                 isa.sq_dists_at(&self.rows, d, &self.order[i * size..][..size], &self.mean[..d], height);
                 level.value_spread[first + i] = height.iter().sum::<f32>() / size as f32;
@@ -233,7 +233,7 @@ impl Bench {
             let mut along = [0.0; BLOCK * RANK];
             for (b, block) in coords.basis().enumerate() {
                 let mut part = [0.0; BLOCK * BLOCK];
-                isa.run(Scores { block, q, rows: &rows, out: &mut part });
+                isa.run(Scores { block: Stored::F32(block), q, rows: &rows, out: &mut part });
                 for (to, from) in along.chunks_exact_mut(RANK).zip(part.chunks_exact(BLOCK)) {
                     to[b * BLOCK..][..BLOCK].copy_from_slice(from);
                 }

@@ -10,12 +10,14 @@ mod build;
 mod coords;
 
 use crate::error::Result;
-use crate::mem::{Buf, Memory, Plan, Rows};
+use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
 use crate::simd::Isa;
 pub(crate) use crate::simd::block::{BLOCK, Beyond, Matrix};
+use crate::simd::block::{Stored, Values};
 use beyond::Bounds;
 use build::Bench;
 pub(crate) use coords::Coords;
+use half::f16;
 
 /// Keys of a segment.
 pub const SEGMENT: usize = 256;
@@ -33,12 +35,57 @@ fn moment_len(dim_k: usize) -> usize {
     dim_k.saturating_mul(dim_k.next_multiple_of(BLOCK))
 }
 
+/// Means in their storage type: as keys and values of a cache are stored, f32 elsewhere.
+enum Means {
+    F32(Buf<f32>),
+    F16(Buf<f16>),
+}
+
+impl Means {
+    fn plan(plan: &mut Plan, dtype: Dtype, n: usize) {
+        match dtype {
+            Dtype::F16 => Buf::<f16>::plan(plan, n),
+            _ => Buf::<f32>::plan(plan, n),
+        }
+    }
+
+    fn new(memory: &Memory, dtype: Dtype, n: usize) -> Result<Self> {
+        Ok(match dtype {
+            Dtype::F16 => Means::F16(Buf::filled(memory, n, f16::ZERO)?),
+            _ => Means::F32(Buf::filled(memory, n, 0.0)?),
+        })
+    }
+
+    /// Every `step`th element from `at` on. Means of numbers of a type are in its range.
+    fn set(&mut self, at: usize, step: usize, x: &[f32]) {
+        match self {
+            Means::F32(to) => to[at..].iter_mut().step_by(step).zip(x).for_each(|(to, &x)| *to = x),
+            Means::F16(to) => to[at..].iter_mut().step_by(step).zip(x).for_each(|(to, &x)| *to = f16::from_f32(x)),
+        }
+    }
+
+    /// All of them, of cells that are certified.
+    fn exact(&self) -> &[f32] {
+        match self {
+            Means::F32(x) => x,
+            Means::F16(_) => unreachable!("certified cells keep means in f32"),
+        }
+    }
+
+    fn part(&self, at: usize, n: usize) -> Stored<'_> {
+        match self {
+            Means::F32(x) => Stored::F32(&x[at..][..n]),
+            Means::F16(x) => Stored::F16(&x[at..][..n]),
+        }
+    }
+}
+
 /// Block of vectors, transposed, with their values and what is known of the keys below.
 struct Level {
     /// Means of keys `[block][dim_k][BLOCK]`.
-    keys: Buf<f32>,
+    keys: Means,
     /// Means of values `[block][BLOCK][value_stride]`.
-    values: Buf<f32>,
+    values: Means,
     /// Root mean square distance of the keys from their mean, `[block][BLOCK]`.
     spread: Buf<f32>,
     /// Largest distance, `[block][BLOCK]`.
@@ -50,19 +97,19 @@ struct Level {
 }
 
 impl Level {
-    fn plan(plan: &mut Plan, blocks: usize, dim_k: usize, stride: usize) {
-        Buf::<f32>::plan(plan, blocks * dim_k * BLOCK);
-        Buf::<f32>::plan(plan, blocks * BLOCK * stride);
+    fn plan(plan: &mut Plan, dtype: Dtype, blocks: usize, dim_k: usize, stride: usize) {
+        Means::plan(plan, dtype, blocks * dim_k * BLOCK);
+        Means::plan(plan, dtype, blocks * BLOCK * stride);
         for _ in 0..3 {
             Buf::<f32>::plan(plan, blocks * BLOCK);
         }
         Buf::<f32>::plan(plan, moment_len(dim_k));
     }
 
-    fn new(memory: &Memory, blocks: usize, dim_k: usize, stride: usize) -> Result<Self> {
+    fn new(memory: &Memory, dtype: Dtype, blocks: usize, dim_k: usize, stride: usize) -> Result<Self> {
         Ok(Level {
-            keys: Buf::filled(memory, blocks * dim_k * BLOCK, 0.0)?,
-            values: Buf::filled(memory, blocks * BLOCK * stride, 0.0)?,
+            keys: Means::new(memory, dtype, blocks * dim_k * BLOCK)?,
+            values: Means::new(memory, dtype, blocks * BLOCK * stride)?,
             spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             reach: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             value_spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
@@ -73,10 +120,7 @@ impl Level {
     /// Vector `at`, counted over all blocks.
     fn set(&mut self, at: usize, key: &[f32], spread: f32, reach: f32) {
         let (block, lane) = (at / BLOCK, at % BLOCK);
-        let keys = &mut self.keys[block * key.len() * BLOCK..][..key.len() * BLOCK];
-        for (to, &x) in keys.chunks_exact_mut(BLOCK).zip(key) {
-            to[lane] = x;
-        }
+        self.keys.set(block * key.len() * BLOCK + lane, BLOCK, key);
         self.spread[at] = spread;
         self.reach[at] = reach;
     }
@@ -85,9 +129,9 @@ impl Level {
 /// A block of either level, for the kernels.
 pub(crate) struct Block<'a> {
     /// `[dim_k][BLOCK]`.
-    pub(crate) keys: &'a [f32],
+    pub(crate) keys: Stored<'a>,
     /// `[BLOCK][value_stride]`.
-    pub(crate) values: Matrix<'a>,
+    pub(crate) values: Values<'a>,
     pub(crate) spread: &'a [f32],
     pub(crate) reach: &'a [f32],
     pub(crate) value_spread: &'a [f32],
@@ -125,21 +169,21 @@ impl Cells {
     }
 
     /// Adds the blocks of cells over up to `keys` keys to a plan.
-    pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, keys: usize) {
+    pub fn plan(plan: &mut Plan, dtype: Dtype, dim_k: usize, dim_v: usize, keys: usize) {
         let (segments, stride) = (keys / SEGMENT, Cells::stride(dim_v));
         Buf::<u32>::plan(plan, segments * SEGMENT);
         Buf::<[u32; 2]>::plan(plan, segments);
-        Level::plan(plan, segments * NODES, dim_k, stride);
-        Level::plan(plan, segments.div_ceil(ROOT), dim_k, stride);
+        Level::plan(plan, dtype, segments * NODES, dim_k, stride);
+        Level::plan(plan, dtype, segments.div_ceil(ROOT), dim_k, stride);
         Coords::plan(plan, dim_k, segments * LEAVES);
         Bench::plan(plan, dim_k, dim_v);
     }
 
-    /// Empty cells for up to `keys` keys.
+    /// Empty cells for up to `keys` keys that are stored, like the values, as `dtype`.
     ///
     /// # Errors
     /// `NoMemory`, `Budget`.
-    pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, keys: usize) -> Result<Self> {
+    pub fn new_in(memory: &Memory, dtype: Dtype, dim_k: usize, dim_v: usize, keys: usize) -> Result<Self> {
         let (segments, stride) = (keys / SEGMENT, Cells::stride(dim_v));
         Ok(Cells {
             dim_k,
@@ -151,8 +195,8 @@ impl Cells {
             shown: None,
             ids: Buf::filled(memory, segments * SEGMENT, 0)?,
             range: Buf::filled(memory, segments, [0; 2])?,
-            leaves: Level::new(memory, segments * NODES, dim_k, stride)?,
-            nodes: Level::new(memory, segments.div_ceil(ROOT), dim_k, stride)?,
+            leaves: Level::new(memory, dtype, segments * NODES, dim_k, stride)?,
+            nodes: Level::new(memory, dtype, segments.div_ceil(ROOT), dim_k, stride)?,
             coords: Coords::new(memory, dim_k, segments * LEAVES)?,
             bounds: None,
             bench: Bench::new(memory, dim_k, dim_v)?,
@@ -166,9 +210,16 @@ impl Cells {
 
     /// From now on everything is kept that bounds of the estimates need; 20 bytes a cell.
     ///
+    /// Means must be f32: that the residuals of a cell sum to zero bounds its mass from below (Jensen) and takes the mean
+    /// weight out of what its values do, and means rounded to f16 are off by more than rounding in f32 is allowed for.
+    ///
     /// # Errors
     /// `NoMemory`, `Budget`.
+    ///
+    /// # Panics
+    /// If means are f16.
     pub fn certified(mut self, memory: &Memory) -> Result<Self> {
+        assert!(matches!(self.leaves.keys, Means::F32(_)), "bounds take means in f32");
         self.bounds = Some(Bounds::new(memory, self.dim_k, self.dim_v, self.capacity)?);
         Ok(self)
     }
@@ -317,10 +368,10 @@ impl Cells {
     }
 
     fn block<'a>(&self, level: &'a Level, at: usize) -> Block<'a> {
-        let values = &level.values[at * BLOCK * self.stride..][..BLOCK * self.stride];
+        let data = level.values.part(at * BLOCK * self.stride, BLOCK * self.stride);
         Block {
-            keys: &level.keys[at * self.dim_k * BLOCK..][..self.dim_k * BLOCK],
-            values: Matrix { data: values, stride: self.stride, cols: self.dim_v },
+            keys: level.keys.part(at * self.dim_k * BLOCK, self.dim_k * BLOCK),
+            values: Values { data, stride: self.stride, cols: self.dim_v },
             spread: &level.spread[at * BLOCK..][..BLOCK],
             reach: &level.reach[at * BLOCK..][..BLOCK],
             value_spread: &level.value_spread[at * BLOCK..][..BLOCK],

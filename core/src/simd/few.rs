@@ -83,6 +83,33 @@ unsafe fn dots_of<E: Element, S: Simd>(
     }
 }
 
+/// `out[j] = <keys[ids[j]], q>` for a whole number of steps of keys anywhere in the matrix, `q [keys.cols()]`.
+///
+/// # Panics
+/// If an id is no row, or a slice too short.
+#[inline(always)]
+pub(crate) fn dots_at<S: Simd>(s: S, keys: &Rows<'_>, ids: &[u32], q: &[f32], out: &mut [f32]) {
+    assert!(ids.len().is_multiple_of(STEP) && ids.iter().all(|&id| (id as usize) < keys.rows()));
+    assert!(q.len() >= keys.cols() && out.len() >= ids.len());
+    // SAFETY: the lengths and ids were checked; a view's rows are readable.
+    unsafe { by_type!(keys, dots_at_of(s, keys, ids, q.as_ptr(), out.as_mut_ptr())) }
+}
+
+/// # Safety
+/// As [`dots_at`] checks; `E` is the type of `keys`.
+#[inline(always)]
+unsafe fn dots_at_of<E: Element, S: Simd>(s: S, keys: &Rows<'_>, ids: &[u32], q: *const f32, out: *mut f32) {
+    let (p, pitch) = (keys.as_ptr().cast::<E::T>(), keys.stride() / keys.dtype().size());
+    for (step, ids) in ids.chunks_exact(STEP).enumerate() {
+        let mut at = [p; STEP];
+        for (at, &id) in at.iter_mut().zip(ids) {
+            *at = p.wrapping_add(id as usize * pitch);
+        }
+        // SAFETY: all pointers are at keys of as many elements as `q` has; `out` has room for whole steps.
+        unsafe { tile::<E, S, 1, STEP>(s, at, q, keys.cols(), out.add(step * STEP), STEP, false) };
+    }
+}
+
 /// `R` query rows x `K` keys, `K` a multiple of 4.
 ///
 /// # Safety

@@ -5,7 +5,7 @@ use super::super::exact::{self, Head};
 use super::super::mask::Masking;
 use super::super::problem::AttentionStats;
 use super::block::{RowBlock, Sizes, Work};
-use super::proof::{Proving, USUAL};
+use super::proof::{Proving, RUNGS, USUAL};
 use super::rule::Rule;
 use super::walk::Watch;
 use crate::cells::{BLOCK, Cells, SEGMENT};
@@ -15,8 +15,8 @@ use crate::simd::Isa;
 /// Blocks that share one prediction.
 const LED: usize = 8;
 
-/// Times the tolerance that the predicted error of a few rows may reach before they are attended exactly.
-const FAR_OFF: f64 = 2.5;
+/// Times the tolerance that the predicted error of a few rows may reach before they walk again.
+const FAR_OFF: f64 = 2.0;
 
 /// A block is attended exactly when one row in so many exceeds its tolerance.
 const MOST_ALONE: usize = 4;
@@ -180,53 +180,46 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             stats.add(&AttentionStats { pairs: seen, ..part });
             return self.exact(b, work, stats);
         }
-        b.prepare(work);
-        b.set_limits(work, rule, usable);
-        if let Some(proof) = &self.proof {
-            let keys = (usable * SEGMENT) as u64;
-            return self.proven(b, way.filter(|_| proof.verified), proof, [seen, keys], work, stats, watch);
-        }
-        let doubtful = b.is_few(work) && self.rule.error < f32::INFINITY;
-        let done = b.walk(work, doubtful, watch);
-        // A single row errs more or less than the many that a prediction is made for: only what is far off goes back.
-        if doubtful && b.predicted_error(work, queries) > FAR_OFF * f64::from(self.rule.error) {
+        let (few, verified) = (b.is_few(work), self.verified().is_some());
+        let doubtful = few && !verified && self.rule.error < f32::INFINITY;
+        let mut times = 0;
+        let (done, failing) = loop {
+            b.prepare(work);
+            b.set_limits(work, &rule.tightened(times), usable);
+            let (done, failing) = match &self.proof {
+                Some(proof) => {
+                    b.begin_proof(work, proof.certificate.tolerance);
+                    let rung = way.filter(|_| verified).map(|rung| rung + times);
+                    let done = b.prove(work, false, rung, doubtful, watch);
+                    (done, b.set_bounds(work, &proof.certificate))
+                }
+                None => (b.walk(work, doubtful, watch), 0),
+            };
+            // A few rows walk again: where a bound fails, if they are held to it; else only what is far off, as a single row
+            // errs more or less than the many that a prediction is made for.
+            times += 1;
+            if verified {
+                if !few || failing == 0 || USUAL + times == RUNGS.len() {
+                    break (done, failing);
+                }
+            } else if !doubtful || b.predicted_error(work, queries) <= FAR_OFF * f64::from(self.rule.error) {
+                break (done, 0);
+            } else if times == LADDER {
+                stats.add(&AttentionStats { pairs: seen, ..part });
+                return self.exact(b, work, stats);
+            }
+        };
+        if failing * MOST_ALONE > queries {
             stats.add(&AttentionStats { pairs: seen, ..part });
             return self.exact(b, work, stats);
         }
+        if let Some(certificate) = self.verified().filter(|_| failing > 0) {
+            b.give_up_failing(work, certificate.tolerance);
+        }
+        let again = failing as u64 * seen / queries as u64;
         let estimated_mass = self.finish(b, work, stats) / queries as f32;
-        let pairs = seen - (usable * SEGMENT * queries) as u64 + done.cells * BLOCK as u64;
+        let pairs = seen - (usable * SEGMENT * queries) as u64 + done.cells * BLOCK as u64 + again;
         stats.add(&AttentionStats { pairs, cells_opened: done.cells, estimated_mass, ..part });
-    }
-
-    /// One block with certificates; `rung` where they are to keep the tolerance.
-    fn proven(
-        &self,
-        b: &RowBlock<'_>,
-        rung: Option<usize>,
-        proof: &Proving<'_>,
-        [seen, usable]: [u64; 2],
-        work: &mut Work,
-        stats: &mut AttentionStats,
-        watch: &mut Option<Watch<'_>>,
-    ) {
-        let (queries, part) = (b.queries(), AttentionStats::new(stats.mode, stats.reason));
-        b.begin_proof(work, proof.certificate.tolerance);
-        let done = b.prove(work, false, rung, watch);
-        let failing = b.set_bounds(work, &proof.certificate);
-        let rows = queries as u64;
-        if rung.is_some() && failing * MOST_ALONE > queries {
-            stats.add(&AttentionStats { rows, pairs: seen, ..part });
-            return self.exact(b, work, stats);
-        }
-        let again = if rung.is_some() { failing as u64 * seen / rows } else { 0 };
-        if again > 0 {
-            let Work { lost, evidence: Some(evidence), .. } = work else { return };
-            let bounds = lost.iter_mut().zip(&*evidence.bounds);
-            bounds.take(queries).for_each(|(lost, &bound)| *lost |= bound > proof.certificate.tolerance);
-        }
-        let estimated_mass = self.finish(b, work, stats) / queries as f32;
-        let pairs = seen - usable * rows + done.cells * BLOCK as u64 + again;
-        stats.add(&AttentionStats { rows, pairs, cells_opened: done.cells, estimated_mass, ..part });
     }
 
     /// A row whose weights left the range of f32: a key beyond everything that the means let expect.

@@ -8,7 +8,7 @@ use crate::cells::{BLOCK, Cells, Matrix, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Tensor};
 use crate::simd::Isa;
-use crate::simd::block::{Along, Forms, LOWEST, RANK, Scores, by_child};
+use crate::simd::block::{Along, Forms, LOWEST, RANK, Scores, Stored, by_child};
 use crate::simd::fixed::round_row;
 use crate::simd::tile::{PANEL, Span};
 
@@ -89,6 +89,11 @@ impl Lists {
     pub(super) fn fill(&mut self, rows: &[u16], open: &[u16]) {
         let stride = self.rows.len() / BLOCK;
         self.len = by_child(rows, open, stride, &mut self.rows, &mut self.places);
+    }
+
+    /// The first child from `child` on that any row opens, or [`BLOCK`].
+    pub(super) fn next(&self, child: usize) -> usize {
+        (child..BLOCK).find(|&child| self.len[child] > 0).unwrap_or(BLOCK)
     }
 
     /// Queries and places of the rows that open a child.
@@ -431,7 +436,7 @@ impl RowBlock<'_> {
         let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
         // One block of coordinates after the other, side by side in two score buffers.
         for (block, out) in coords.basis().zip(&mut *scores) {
-            self.isa.run(Scores { block, q, rows: &every[..n], out });
+            self.isa.run(Scores { block: Stored::F32(block), q, rows: &every[..n], out });
         }
         for i in 0..n {
             let mut x = [0.0; RANK];

@@ -10,7 +10,7 @@ use super::all::{Accelerated, most_pieces};
 use super::{Proving, Rule, Work};
 use crate::cells::{Cells, SEGMENT};
 use crate::error::Result;
-use crate::mem::{Buf, Memory, Objects, Plan, Rows};
+use crate::mem::{Buf, Dtype, Memory, Objects, Plan, Rows};
 use crate::simd::Isa;
 
 /// Rows are numbered in 32 bits.
@@ -30,7 +30,7 @@ fn parts(c: &Checked<'_>) -> [usize; 2] {
 pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
     let heads = c.batch * c.heads_kv;
     let mut cells = Plan::new();
-    Cells::plan(&mut cells, c.dim_k, c.dim_v, c.rows_kv);
+    Cells::plan(&mut cells, Dtype::F32, c.dim_k, c.dim_v, c.rows_kv);
     if c.options.certificate {
         Cells::plan_certified(&mut cells, c.dim_k, c.dim_v, c.rows_kv);
     }
@@ -63,7 +63,7 @@ pub(crate) fn call(
     let heads = c.batch * c.heads_kv;
     let mut cells = Objects::with_capacity(memory, heads)?;
     for _ in 0..heads {
-        let empty = Cells::new_in(memory, c.dim_k, c.dim_v, c.rows_kv)?;
+        let empty = Cells::new_in(memory, Dtype::F32, c.dim_k, c.dim_v, c.rows_kv)?;
         cells.push(if c.options.certificate { empty.certified(memory)? } else { empty })?;
     }
     let [build_parts, parts] = parts(c);

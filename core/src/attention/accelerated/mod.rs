@@ -16,7 +16,8 @@
 //! `sqrt(q^T C q / tr C)`, C the mean covariance within cells of this head.
 //!
 //! Unless a study asks otherwise, one block of rows in eight predicts the error and the cost from a few of its rows:
-//! thresholds tighten, or exact attention takes the blocks, where that is what the tolerance or the time asks for.
+//! thresholds tighten, or exact attention takes the blocks, where that is what the tolerance or the time asks for. A few
+//! rows, as in decoding, are predicted for after they have walked, and walk again.
 
 mod all;
 mod block;

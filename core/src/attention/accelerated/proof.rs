@@ -8,11 +8,11 @@
 use super::super::certificate::{Certificate, length};
 use super::block::{RowBlock, Sizes, Work};
 use super::rule::Rule;
-use super::walk::{Done, From, Shared, Watch, children};
+use super::walk::{Done, From, Shared, Watch, children, doubts};
 use crate::cells::{BLOCK, ROOT, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan};
-use crate::simd::block::{AddValues, Bound, Choose, Matrix, Opening, Prefetch, Proofs, Scores};
+use crate::simd::block::{AddValues, Bound, Choose, Matrix, Opening, Proofs, Scores};
 
 /// Thresholds that verified attention tries: a cell is opened when it may be wrong by so many times its even share of
 /// what is left of the tolerance.
@@ -168,21 +168,26 @@ impl RowBlock<'_> {
     }
 
     /// A walk of all rows or of the sample, with evidence; without a rung a rule decides what is opened.
+    /// `doubtful` says that errors are to be predicted too.
     pub(super) fn prove(
         &self,
         work: &mut Work,
         sample: bool,
         rung: Option<usize>,
+        doubtful: bool,
         watch: &mut Option<Watch<'_>>,
     ) -> Done {
         self.reset_proof(work, sample);
+        if doubtful {
+            work.doubt[..self.queries() * BLOCK].fill(0.0);
+        }
         let mut done = Done::default();
         let mut left = work.usable.iter().filter(|&&u| u != 0).count() * SEGMENT / BLOCK;
         for at in 0..self.cells.segments().div_ceil(ROOT) {
             let (_, bits) = self.present(work, at);
             for lane in (0..BLOCK).filter(|lane| bits >> lane & 1 != 0) {
                 let budget = rung.map(|rung| (RUNGS[rung], left));
-                self.prove_node(work, at * BLOCK + lane, sample, budget, &mut done, watch);
+                self.prove_node(work, at * BLOCK + lane, sample, budget, doubtful, &mut done, watch);
                 left -= BLOCK;
             }
         }
@@ -196,6 +201,7 @@ impl RowBlock<'_> {
         node: usize,
         sample: bool,
         budget: Option<(f32, usize)>,
+        doubtful: bool,
         done: &mut Done,
         watch: &mut Option<Watch<'_>>,
     ) {
@@ -220,14 +226,13 @@ impl RowBlock<'_> {
             open,
             sure: &mut sure[0],
         });
-        let mut opened = [0; BLOCK];
-        for (leaf, opened) in opened.iter_mut().enumerate() {
+        for leaf in 0..BLOCK {
             let cell = node * BLOCK + leaf;
             let (keys, unit, rest) = coords.cell(cell);
             list.len[leaf] = rows.len();
             let (to, places) = list.of_mut(leaf);
             let [inside, outside, from, allowed, spent, value, square, excess] = columns_of(columns);
-            *opened = self.isa.run(Bound {
+            let opened = self.isa.run(Bound {
                 keys,
                 unit,
                 rest,
@@ -247,20 +252,20 @@ impl RowBlock<'_> {
                 opened: to,
                 places,
             });
+            list.len[leaf] = opened;
             done.sifted += rows.len() as u64;
-            done.cells += *opened as u64;
         }
         done.nodes += rows.len() as u64;
-        let mut open = (0..BLOCK).filter(|&leaf| opened[leaf] > 0).peekable();
-        while let Some(leaf) = open.next() {
-            if let Some(&next) = open.peek() {
-                self.isa.run(Prefetch { from: &self.head.k, ids: self.cells.keys_of(node, next) });
-            }
-            self.cell(work, node, leaf, opened[leaf], watch);
-        }
-        let Work { scores, sums, every, sample: few, estimated, evidence: Some(evidence), .. } = work else { return };
+        self.opened(work, node, done, watch);
+        let Work { scores, sums, every, sample: few, estimated, doubt, sigma, evidence: Some(evidence), .. } = work
+        else {
+            return;
+        };
         let Evidence { radii, radius, drift, .. } = evidence;
         let rows = if sample { &**few } else { &every[..self.queries()] };
+        if doubtful {
+            self.isa.run(doubts(&block, 0, &scores[0], rows, &sigma[0], doubt));
+        }
         let values = block.values;
         self.isa.run(AddValues { p: &scores[0], values, rows, out: sums, total: Some(estimated) });
         self.isa.run(AddValues { p: radii, values, rows, out: drift, total: Some(radius) });
@@ -306,6 +311,13 @@ impl RowBlock<'_> {
         failing
     }
 
+    /// Leaves the rows whose bound exceeds the tolerance to exact attention.
+    pub(super) fn give_up_failing(&self, work: &mut Work, tolerance: f32) {
+        let Work { lost, evidence: Some(evidence), .. } = work else { return };
+        let rows = lost.iter_mut().zip(&*evidence.bounds).take(self.queries());
+        rows.for_each(|(lost, &bound)| *lost |= bound > tolerance);
+    }
+
     /// The rung that is predicted to be cheapest, if it is cheaper than exact attention: a few rows are attended under
     /// each and then forgotten.
     pub(super) fn choose_rung(
@@ -323,7 +335,7 @@ impl RowBlock<'_> {
         let small = 128.0 / (work.sizes.dim_k + work.sizes.dim_v) as f64;
         let mut best = (pairs / GAIN, None);
         for rung in 0..RUNGS.len() {
-            let done = self.prove(work, true, Some(rung), &mut None);
+            let done = self.prove(work, true, Some(rung), false, &mut None);
             let rows = work.sample.len();
             let failing = (0..rows).filter(|&at| {
                 let i = work.sample[at] as usize;

@@ -4,8 +4,8 @@
 use super::block::{RowBlock, SAMPLED, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
 use crate::simd::block::{
-    AddKeys, AddValues, Children, Choose, Doubt, LOWEST, Limits, Matrix, Prefetch, Scores, Settle, Sift, Total,
-    Transpose, Weigh,
+    AddKeys, AddValues, Children, Choose, Doubt, Fetch, LOWEST, Limits, Matrix, Prefetch, Scores, ScoresAt, Settle,
+    Sift, Stored, Total, Transpose, Weigh,
 };
 
 /// Keys of a cell and of a node, in powers of two.
@@ -28,6 +28,9 @@ pub(super) struct Done {
 
 /// Cells err together more often than a prediction that takes them one by one allows for: by so much on trained heads.
 const TOGETHER: f64 = 2.5;
+
+/// Rows that are not worth a transposed copy of a cell's keys.
+const SHORT: usize = 2;
 
 /// Rows of a list.
 pub(super) enum From {
@@ -175,20 +178,32 @@ impl RowBlock<'_> {
             }
             let block = self.cells.root(at);
             self.choose(work, &block, if sample { From::Sample } else { From::All }, &present, bits);
-            for lane in 0..BLOCK {
-                if work.lists[1].len[lane] == 0 {
-                    continue;
+            if let Some(coords) = self.cells.coords() {
+                let of = |lane: usize| coords.node(at * BLOCK + lane).0;
+                self.ahead(work, 1, of);
+                for lane in 0..BLOCK {
+                    if work.lists[1].len[lane] > 0 {
+                        done.sifted += work.lists[1].len[lane] as u64;
+                        let reach = self.cells.node(at * BLOCK + lane).reach;
+                        let n = self.sift(work, 1, lane, coords.node(at * BLOCK + lane), reach);
+                        work.lists[1].len[lane] = n;
+                    }
                 }
-                let node = at * BLOCK + lane;
-                if let Some(coords) = self.cells.coords() {
-                    done.sifted += work.lists[1].len[lane] as u64;
-                    let n = self.sift(work, 1, lane, coords.node(node), self.cells.node(node).reach);
-                    work.lists[1].len[lane] = n;
+            }
+            if self.is_few(work) {
+                for lane in (0..BLOCK).filter(|&lane| work.lists[1].len[lane] > 0) {
+                    let node = self.cells.node(at * BLOCK + lane);
+                    self.isa.run(Fetch::of(node.spread));
+                    self.isa.run(Fetch::of(node.reach));
+                    self.isa.run(Fetch::stored(node.keys));
                 }
-                if work.lists[1].len[lane] > 0 {
-                    done.nodes += work.lists[1].len[lane] as u64;
-                    self.node(work, node, lane, doubtful, &mut done, watch);
-                }
+            }
+            let mut lane = work.lists[1].next(0);
+            while lane < BLOCK {
+                done.nodes += work.lists[1].len[lane] as u64;
+                let next = work.lists[1].next(lane + 1);
+                self.node(work, at * BLOCK + lane, lane, doubtful, &mut done, watch);
+                lane = next;
             }
             let Work { scores, sums, every, sample: few, estimated, doubt, sigma, .. } = work;
             let (rows, total) = (if sample { &**few } else { &every[..n] }, Some(&mut **estimated));
@@ -239,27 +254,20 @@ impl RowBlock<'_> {
     ) {
         let block = self.cells.node(node);
         self.choose(work, &block, From::Child(lane), &[1.0; BLOCK], 0xffff);
-        let mut rows = [0; BLOCK];
-        for (leaf, n) in rows.iter_mut().enumerate() {
-            *n = work.lists[0].len[leaf];
-            done.sifted += *n as u64;
-            if let Some(coords) = self.cells.coords().filter(|_| *n > 0) {
-                *n = self.sift(work, 0, leaf, coords.cell(node * BLOCK + leaf), &[0.0; BLOCK]);
-            }
-            done.cells += *n as u64;
+        if self.is_few(work) {
+            self.isa.run(Fetch::stored(block.values.data));
         }
-        let mut leaf = 0;
-        while leaf < BLOCK {
-            let next = (leaf + 1..BLOCK).find(|&l| rows[l] > 0).unwrap_or(BLOCK);
-            if next < BLOCK {
-                // Keys of a cell lie far apart: asked for while the cell before is worked on.
-                self.isa.run(Prefetch { from: &self.head.k, ids: self.cells.keys_of(node, next) });
+        if let Some(coords) = self.cells.coords() {
+            self.ahead(work, 0, |leaf| coords.cell(node * BLOCK + leaf).0);
+            for leaf in 0..BLOCK {
+                if work.lists[0].len[leaf] > 0 {
+                    done.sifted += work.lists[0].len[leaf] as u64;
+                    let coords = coords.cell(node * BLOCK + leaf);
+                    work.lists[0].len[leaf] = self.sift(work, 0, leaf, coords, &[0.0; BLOCK]);
+                }
             }
-            if rows[leaf] > 0 {
-                self.cell(work, node, leaf, rows[leaf], watch);
-            }
-            leaf = next;
         }
+        self.opened(work, node, done, watch);
         let Work { scores, sums, lists, estimated, coarse, settled, sigma, doubt, .. } = work;
         let [cells, nodes, _] = scores;
         let (rows, places) = lists[1].of(lane);
@@ -301,19 +309,51 @@ impl RowBlock<'_> {
         })
     }
 
-    /// The keys of one cell for the first `n` rows of its list.
-    pub(super) fn cell(&self, work: &mut Work, node: usize, leaf: usize, n: usize, watch: &mut Option<Watch<'_>>) {
+    /// For a few rows, asks for the coordinates of the children that a level lists, all at once.
+    fn ahead<'a>(&self, work: &Work, level: usize, of: impl Fn(usize) -> &'a [i8]) {
+        if self.is_few(work) {
+            for child in (0..BLOCK).filter(|&child| work.lists[level].len[child] > 0) {
+                self.isa.run(Fetch::of(of(child)));
+            }
+        }
+    }
+
+    /// The opened cells of a node, for the rows of their lists.
+    pub(super) fn opened(&self, work: &mut Work, node: usize, done: &mut Done, watch: &mut Option<Watch<'_>>) {
+        // Keys of a cell lie far apart: asked for while the cell before is worked on, which for a few rows is too short.
+        let ask = |leaf: usize| self.isa.run(Prefetch { from: &self.head.k, ids: self.cells.keys_of(node, leaf) });
+        let few = self.is_few(work);
+        if few {
+            (0..BLOCK).filter(|&leaf| work.lists[0].len[leaf] > 0).for_each(ask);
+        }
+        let mut leaf = work.lists[0].next(0);
+        while leaf < BLOCK {
+            let next = work.lists[0].next(leaf + 1);
+            if next < BLOCK && !few {
+                ask(next);
+            }
+            done.cells += work.lists[0].len[leaf] as u64;
+            self.cell(work, node, leaf, watch);
+            leaf = next;
+        }
+    }
+
+    /// The keys of one cell for the rows of its list.
+    fn cell(&self, work: &mut Work, node: usize, leaf: usize, watch: &mut Option<Watch<'_>>) {
         let Work { sizes, q, scores, reference, fine, exact, light, lists, full, lost, keys, room, sums, .. } = work;
         let [weights, _, cell] = scores;
         let (rows, places) = lists[0].of(leaf);
-        let (rows, places) = (&rows[..n], &places[..n]);
         let ids = self.cells.keys_of(node, leaf);
         if let Some(watch) = watch {
             rows.iter().for_each(|&r| watch(r, ids));
         }
-        self.isa.run(Transpose { from: &self.head.k, ids, room, out: keys });
         let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
-        self.isa.run(Scores { block: keys, q, rows, out: cell });
+        if rows.len() <= SHORT {
+            self.isa.run(ScoresAt { from: &self.head.k, ids, q, rows, out: cell });
+        } else {
+            self.isa.run(Transpose { from: &self.head.k, ids, room, out: keys });
+            self.isa.run(Scores { block: Stored::F32(keys), q, rows, out: cell });
+        }
         let front = self.isa.run(Weigh {
             scores: cell,
             rows,
@@ -334,7 +374,7 @@ impl RowBlock<'_> {
 }
 
 /// The doubt about what a block's children weigh in for `rows`.
-fn doubts<'a>(
+pub(super) fn doubts<'a>(
     block: &Block<'a>,
     level: usize,
     p: &'a [f32],

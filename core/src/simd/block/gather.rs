@@ -1,9 +1,9 @@
 //! Rows brought together, and sums over scattered rows.
 
-use super::{BLOCK, Matrix};
+use super::{BLOCK, Matrix, Stored};
 use crate::mem::Rows;
 use crate::simd::vector::Simd;
-use crate::simd::{Task, kernels, rows};
+use crate::simd::{Task, few, kernels, rows};
 
 /// Rows `ids` of a matrix as they lie into `[ids][stride]`.
 pub(crate) struct Gather<'a> {
@@ -46,7 +46,37 @@ impl Task for Prefetch<'_> {
     }
 }
 
-/// The same, transposed into a block; `room` holds [`BLOCK`] rows.
+/// Asks for memory ahead of time.
+pub(crate) struct Fetch {
+    begin: *const u8,
+    bytes: usize,
+}
+
+impl Fetch {
+    pub(crate) fn of<T>(x: &[T]) -> Fetch {
+        Fetch { begin: x.as_ptr().cast(), bytes: size_of_val(x) }
+    }
+
+    pub(crate) fn stored(x: Stored<'_>) -> Fetch {
+        match x {
+            Stored::F32(x) => Fetch::of(x),
+            Stored::F16(x) => Fetch::of(x),
+        }
+    }
+}
+
+impl Task for Fetch {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for at in (0..self.bytes).step_by(64) {
+            s.prefetch(self.begin.wrapping_add(at));
+        }
+    }
+}
+
+/// Rows `ids` of a matrix, transposed into a block; `room` holds [`BLOCK`] rows.
 pub(crate) struct Transpose<'a> {
     pub(crate) from: &'a Rows<'a>,
     pub(crate) ids: &'a [u32],
@@ -83,6 +113,29 @@ impl Task for Transpose<'_> {
                 // SAFETY: k < cols.
                 out[k * BLOCK + j] = unsafe { *at[j].add(k) };
             }
+        }
+    }
+}
+
+/// [`Scores`](super::Scores) of a block that is still rows `ids` of a matrix: for lists too short to be worth a transposed
+/// copy.
+pub(crate) struct ScoresAt<'a> {
+    pub(crate) from: &'a Rows<'a>,
+    pub(crate) ids: &'a [u32],
+    pub(crate) q: Matrix<'a>,
+    pub(crate) rows: &'a [u16],
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Task for ScoresAt<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let ScoresAt { from, ids, q, rows, out } = self;
+        assert!(ids.len() == BLOCK && q.cols == from.cols());
+        for (&row, out) in rows.iter().zip(out.chunks_exact_mut(BLOCK)) {
+            few::dots_at(s, from, ids, &q.data[row as usize * q.stride..][..q.cols], out);
         }
     }
 }

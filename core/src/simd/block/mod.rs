@@ -19,7 +19,7 @@ mod width;
 
 pub(crate) use bound::{Beyond, Bound, Opening, Proofs};
 pub(crate) use choose::{Children, Choose, Doubt, LOWEST, Limits, Total};
-pub(crate) use gather::{Gather, Outer, Prefetch, SumRows, Transpose};
+pub(crate) use gather::{Fetch, Gather, Outer, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use scores::{Forms, Scores};
 pub(crate) use sift::{Along, RANK, Sift, by_child};
 pub(crate) use values::{AddKeys, AddValues, Settle};
@@ -28,6 +28,7 @@ pub(crate) use width::{Remainders, Width};
 
 use super::math;
 use super::vector::Simd;
+use half::f16;
 
 /// Vectors of a block.
 pub(crate) const BLOCK: usize = 16;
@@ -36,6 +37,30 @@ pub(crate) const BLOCK: usize = 16;
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     pub(crate) data: &'a [f32],
+    pub(crate) stride: usize,
+    pub(crate) cols: usize,
+}
+
+/// Numbers of a block as they are stored.
+#[derive(Clone, Copy)]
+pub(crate) enum Stored<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+}
+
+impl Stored<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Stored::F32(x) => x.len(),
+            Stored::F16(x) => x.len(),
+        }
+    }
+}
+
+/// Values of a block: [`BLOCK`] rows, `stride` apart, of which `cols` count.
+#[derive(Clone, Copy)]
+pub(crate) struct Values<'a> {
+    pub(crate) data: Stored<'a>,
     pub(crate) stride: usize,
     pub(crate) cols: usize,
 }

@@ -1,12 +1,13 @@
 //! Inner products of blocks with lists of rows, and quadratic forms of rows.
 
-use super::{BLOCK, Matrix, check};
+use super::{BLOCK, Matrix, Stored, check};
 use crate::simd::Task;
+use crate::simd::element::{Element, F16, F32};
 use crate::simd::vector::Simd;
 
 /// `out[i * BLOCK + j] = <q[rows[i]], vector j>`; `block` is `[cols][BLOCK]`.
 pub(crate) struct Scores<'a> {
-    pub(crate) block: &'a [f32],
+    pub(crate) block: Stored<'a>,
     pub(crate) q: Matrix<'a>,
     pub(crate) rows: &'a [u16],
     pub(crate) out: &'a mut [f32],
@@ -21,11 +22,9 @@ impl Task for Scores<'_> {
         assert!(self.block.len() >= self.q.cols * BLOCK && self.out.len() >= self.rows.len() * BLOCK);
         // SAFETY: rows are inside the matrix, the block has `cols` rows, `out` a row for every query.
         unsafe {
-            match S::LANES {
-                16 => self.tiles::<S, 1, 8>(s),
-                8 => self.tiles::<S, 2, 4>(s),
-                4 => self.tiles::<S, 4, 4>(s),
-                _ => self.tiles::<S, 16, 1>(s),
+            match self.block {
+                Stored::F32(block) => self.of::<F32, S>(s, block.as_ptr()),
+                Stored::F16(block) => self.of::<F16, S>(s, block.as_ptr().cast()),
             }
         }
     }
@@ -33,27 +32,42 @@ impl Task for Scores<'_> {
 
 impl Scores<'_> {
     /// # Safety
+    /// As checked in `run`; `block` holds elements of type `E`.
+    #[inline(always)]
+    unsafe fn of<E: Element, S: Simd>(self, s: S, block: *const E::T) {
+        // SAFETY: passed on.
+        unsafe {
+            match S::LANES {
+                16 => self.tiles::<E, S, 1, 8>(s, block),
+                8 => self.tiles::<E, S, 2, 4>(s, block),
+                4 => self.tiles::<E, S, 4, 4>(s, block),
+                _ => self.tiles::<E, S, 16, 1>(s, block),
+            }
+        }
+    }
+
+    /// # Safety
     /// As checked in `run`; `C * LANES` is the block.
     #[inline(always)]
-    unsafe fn tiles<S: Simd, const C: usize, const R: usize>(mut self, s: S) {
+    unsafe fn tiles<E: Element, S: Simd, const C: usize, const R: usize>(mut self, s: S, block: *const E::T) {
         let mut i = 0;
         // SAFETY: rows i.. are there.
         unsafe {
             while i + R <= self.rows.len() {
-                self.tile::<S, C, R>(s, i);
+                self.tile::<E, S, C, R>(s, block, i);
                 i += R;
             }
             if R > 4 && i + 4 <= self.rows.len() {
-                self.tile::<S, C, 4>(s, i);
+                self.tile::<E, S, C, 4>(s, block, i);
                 i += 4;
             }
             // One or two rows would wait for their own sums: two chains each.
             while i + 2 <= self.rows.len() {
-                self.pair::<S, C, 2>(s, i);
+                self.pair::<E, S, C, 2>(s, block, i);
                 i += 2;
             }
             if i < self.rows.len() {
-                self.pair::<S, C, 1>(s, i);
+                self.pair::<E, S, C, 1>(s, block, i);
             }
         }
     }
@@ -63,7 +77,7 @@ impl Scores<'_> {
     /// # Safety
     /// As checked in `run`.
     #[inline(always)]
-    unsafe fn pair<S: Simd, const C: usize, const R: usize>(&mut self, s: S, i: usize) {
+    unsafe fn pair<E: Element, S: Simd, const C: usize, const R: usize>(&mut self, s: S, block: *const E::T, i: usize) {
         let mut q = [self.q.data.as_ptr(); R];
         for r in 0..R {
             // SAFETY: the row is inside.
@@ -76,7 +90,7 @@ impl Scores<'_> {
                 if k + half < self.q.cols {
                     for c in 0..C {
                         // SAFETY: row k + half of the block.
-                        let b = unsafe { s.load(self.block.as_ptr().add((k + half) * BLOCK + c * S::LANES)) };
+                        let b = unsafe { E::load(s, block.add((k + half) * BLOCK + c * S::LANES)) };
                         for r in 0..R {
                             // SAFETY: k + half < cols.
                             let a = s.splat(unsafe { *q[r].add(k + half) });
@@ -101,19 +115,23 @@ impl Scores<'_> {
     /// # Safety
     /// As checked in `run`.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const C: usize, const R: usize>(&mut self, s: S, i: usize) {
+    unsafe fn tile<E: Element, S: Simd, const C: usize, const R: usize>(
+        &mut self,
+        s: S,
+        mut block: *const E::T,
+        i: usize,
+    ) {
         let mut q = [self.q.data.as_ptr(); R];
         for r in 0..R {
             // SAFETY: the row is inside.
             q[r] = unsafe { q[r].add(self.rows[i + r] as usize * self.q.stride) };
         }
         let mut acc = [[s.splat(0.0); C]; R];
-        let mut block = self.block.as_ptr();
         for k in 0..self.q.cols {
             let mut b = [s.splat(0.0); C];
             for c in 0..C {
                 // SAFETY: row k of the block.
-                b[c] = unsafe { s.load(block.add(c * S::LANES)) };
+                b[c] = unsafe { E::load(s, block.add(c * S::LANES)) };
             }
             for r in 0..R {
                 // SAFETY: k < cols.

@@ -39,11 +39,27 @@ fn scores_and_forms() {
             let block = noise(dim * BLOCK, 2);
             for rows in lists(QUERIES) {
                 let mut out = vec![0.0; rows.len() * BLOCK];
-                isa.run(Scores { block: &block, q, rows: &rows, out: &mut out });
+                isa.run(Scores { block: Stored::F32(&block), q, rows: &rows, out: &mut out });
                 for (i, &r) in rows.iter().enumerate() {
                     for j in 0..BLOCK {
                         let dot = |k: usize| f64::from(data[r as usize * stride + k]) * f64::from(block[k * BLOCK + j]);
                         close(out[i * BLOCK + j], (0..dim).map(dot).sum(), dim as f64, isa.name());
+                    }
+                }
+                // The same from numbers that f16 holds, and from the block's vectors as rows in another order.
+                let half: Vec<f16> = block.iter().map(|&x| f16::from_f32(x)).collect();
+                let wide: Vec<f32> = half.iter().map(|x| x.to_f32()).collect();
+                isa.run(Scores { block: Stored::F32(&wide), q, rows: &rows, out: &mut out });
+                let mut short = vec![0.0; rows.len() * BLOCK];
+                isa.run(Scores { block: Stored::F16(&half), q, rows: &rows, out: &mut short });
+                assert_eq!(out, short, "{}", isa.name());
+                let ids: Vec<u32> = (0..BLOCK as u32).map(|j| j * 5 % 16).collect();
+                let keys: Vec<f16> = (0..BLOCK * dim).map(|i| half[i % dim * BLOCK + i / dim]).collect();
+                let from = Rows::f16(&keys, dim).unwrap();
+                isa.run(ScoresAt { from: &from, ids: &ids, q, rows: &rows, out: &mut short });
+                for (out, short) in out.chunks(BLOCK).zip(short.chunks(BLOCK)) {
+                    for (&id, &short) in ids.iter().zip(short) {
+                        close(short, f64::from(out[id as usize]), dim as f64, "rows of a matrix");
                     }
                 }
             }
@@ -75,8 +91,18 @@ fn values_of_blocks_and_of_single_keys() {
             for rows in lists(QUERIES) {
                 let p = noise(rows.len() * BLOCK, 6);
                 let (mut out, mut total) = (start.clone(), vec![1.0; QUERIES * BLOCK]);
-                let matrix = Matrix { data: &values, stride, cols };
+                let of = |data| Values { data, stride, cols };
+                let matrix = of(Stored::F32(&values));
                 isa.run(AddValues { p: &p, values: matrix, rows: &rows, out: &mut out, total: Some(&mut total) });
+                // From numbers that f16 holds, the same.
+                let half: Vec<f16> = values.iter().map(|&x| f16::from_f32(x)).collect();
+                let wide: Vec<f32> = half.iter().map(|x| x.to_f32()).collect();
+                let [a, b] = [Stored::F32(&wide), Stored::F16(&half)].map(|data| {
+                    let mut out = start.clone();
+                    isa.run(AddValues { p: &p, values: of(data), rows: &rows, out: &mut out, total: None });
+                    out
+                });
+                assert_eq!(a, b, "{}", isa.name());
                 // The same by keys: every second of them, values in another order.
                 let mut single = start.clone();
                 let full: Vec<[u16; 2]> = rows.iter().map(|&r| [r, 0x5555]).collect();

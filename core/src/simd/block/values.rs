@@ -1,6 +1,6 @@
 //! Weighted sums of values, into the rows of a list.
 
-use super::{BLOCK, Matrix, check};
+use super::{BLOCK, Stored, Values, check};
 use crate::mem::{Dtype, Rows};
 use crate::simd::Task;
 use crate::simd::element::{Bf16, Element, F16, F32};
@@ -10,7 +10,7 @@ use crate::simd::vector::Simd;
 /// whole vectors.
 pub(crate) struct AddValues<'a> {
     pub(crate) p: &'a [f32],
-    pub(crate) values: Matrix<'a>,
+    pub(crate) values: Values<'a>,
     pub(crate) rows: &'a [u16],
     pub(crate) out: &'a mut [f32],
     /// Where the weights are to be added up too, `[query][BLOCK]`.
@@ -22,7 +22,7 @@ impl Task for AddValues<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
-        let Matrix { data, stride, cols } = self.values;
+        let Values { data, stride, cols } = self.values;
         check(self.rows, self.out.len(), stride, cols.next_multiple_of(S::LANES));
         assert!(data.len() >= BLOCK * stride && self.p.len() >= self.rows.len() * BLOCK);
         if let Some(total) = &mut self.total {
@@ -37,7 +37,22 @@ impl Task for AddValues<'_> {
                 }
             }
         }
-        let vecs = cols.div_ceil(S::LANES);
+        // SAFETY: rows and vectors are inside, as checked.
+        unsafe {
+            match data {
+                Stored::F32(x) => self.add::<F32, S>(s, x.as_ptr()),
+                Stored::F16(x) => self.add::<F16, S>(s, x.as_ptr().cast()),
+            }
+        }
+    }
+}
+
+impl AddValues<'_> {
+    /// # Safety
+    /// As checked in `run`; `values` are elements of type `E`.
+    #[inline(always)]
+    unsafe fn add<E: Element, S: Simd>(mut self, s: S, values: *const E::T) {
+        let vecs = self.values.cols.div_ceil(S::LANES);
         let mut i = 0;
         while i < self.rows.len() {
             let r = if i + 4 <= self.rows.len() { 4 } else { 1 };
@@ -53,12 +68,12 @@ impl Task for AddValues<'_> {
                 // SAFETY: rows and vectors are inside, as checked.
                 unsafe {
                     match (r, c) {
-                        (4, 4) => self.tile::<S, 4, 4>(s, i, v),
-                        (4, 2) => self.tile::<S, 4, 2>(s, i, v),
-                        (4, _) => self.tile::<S, 4, 1>(s, i, v),
-                        (_, 4) => self.tile::<S, 1, 4>(s, i, v),
-                        (_, 2) => self.tile::<S, 1, 2>(s, i, v),
-                        _ => self.tile::<S, 1, 1>(s, i, v),
+                        (4, 4) => self.tile::<E, S, 4, 4>(s, values, i, v),
+                        (4, 2) => self.tile::<E, S, 4, 2>(s, values, i, v),
+                        (4, _) => self.tile::<E, S, 4, 1>(s, values, i, v),
+                        (_, 4) => self.tile::<E, S, 1, 4>(s, values, i, v),
+                        (_, 2) => self.tile::<E, S, 1, 2>(s, values, i, v),
+                        _ => self.tile::<E, S, 1, 1>(s, values, i, v),
                     }
                 }
                 v += c;
@@ -66,15 +81,19 @@ impl Task for AddValues<'_> {
             i += r;
         }
     }
-}
 
-impl AddValues<'_> {
     /// `R` rows from list place `i`, `C` vectors from `v`. Rows of a tile must differ.
     ///
     /// # Safety
     /// As checked in `run`.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize, const C: usize>(&mut self, s: S, i: usize, v: usize) {
+    unsafe fn tile<E: Element, S: Simd, const R: usize, const C: usize>(
+        &mut self,
+        s: S,
+        values: *const E::T,
+        i: usize,
+        v: usize,
+    ) {
         let stride = self.values.stride;
         let mut acc = [[s.splat(0.0); C]; R];
         let mut out = [self.out.as_mut_ptr(); R];
@@ -91,7 +110,7 @@ impl AddValues<'_> {
             let mut b = [s.splat(0.0); C];
             for c in 0..C {
                 // SAFETY: value j, vector v + c.
-                b[c] = unsafe { s.load(self.values.data.as_ptr().add(j * stride + (v + c) * S::LANES)) };
+                b[c] = unsafe { E::load(s, values.add(j * stride + (v + c) * S::LANES)) };
             }
             for r in 0..R {
                 // SAFETY: weight j of row i + r.
