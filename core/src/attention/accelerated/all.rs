@@ -5,7 +5,7 @@ use super::super::exact::{self, Head};
 use super::super::mask::Masking;
 use super::super::problem::AttentionStats;
 use super::block::{RowBlock, Sizes, Work};
-use super::proof::{Proving, RUNGS, USUAL};
+use super::proof::Proving;
 use super::rule::Rule;
 use super::walk::Watch;
 use crate::cells::{BLOCK, Cells, SEGMENT};
@@ -118,12 +118,10 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
     fn choose(&self, b: &RowBlock<'_>, rules: &[Rule; LADDER], work: &mut Work) -> Option<usize> {
         if let Some(certificate) = self.verified() {
             if b.is_few(work) {
-                return Some(USUAL);
+                return Some(0);
             }
-            return match b.find_usable(work) {
-                0 => None,
-                usable => b.choose_rung(work, &rules[0], usable, certificate),
-            };
+            let usable = b.find_usable(work);
+            return (usable > 0 && b.pays(work, &rules[0], usable, certificate)).then_some(0);
         }
         if b.is_few(work) || self.rule.never_dense() {
             return Some(0);
@@ -153,7 +151,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         self.proof.as_ref().filter(|p| p.verified).map(|p| &p.certificate)
     }
 
-    /// One block by a rule (by a rung, where rows are verified), or exactly.
+    /// One block by a rule, or exactly.
     fn block(
         &self,
         b: &RowBlock<'_>,
@@ -171,7 +169,6 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         let seen = seen * b.group as u64;
         stats.pairs_dense += seen;
         let (usable, rule) = match way {
-            Some(_) if self.verified().is_some() => (b.find_usable(work), &rules[0]),
             Some(times) => (b.find_usable(work), &rules[times]),
             None => (0, &self.rule),
         };
@@ -180,8 +177,9 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             stats.add(&AttentionStats { pairs: seen, ..part });
             return self.exact(b, work, stats);
         }
-        let (few, verified) = (b.is_few(work), self.verified().is_some());
-        let doubtful = few && !verified && self.rule.error < f32::INFINITY;
+        // Verified rows are held to their bounds, others to predictions: of many rows before, of a few after they walked.
+        let verified = self.verified().is_some();
+        let doubtful = b.is_few(work) && !verified && self.rule.error < f32::INFINITY;
         let mut times = 0;
         let (done, failing) = loop {
             b.prepare(work);
@@ -189,22 +187,18 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             let (done, failing) = match &self.proof {
                 Some(proof) => {
                     b.begin_proof(work, proof.certificate.tolerance);
-                    let rung = way.filter(|_| verified).map(|rung| rung + times);
-                    let done = b.prove(work, false, rung, doubtful, watch);
-                    (done, b.set_bounds(work, &proof.certificate))
+                    let done = b.prove(work, false, verified, doubtful, watch);
+                    let failing = b.set_bounds(work, &proof.certificate);
+                    (done, if verified { failing } else { 0 })
                 }
                 None => (b.walk(work, doubtful, watch), 0),
             };
-            // A few rows walk again: where a bound fails, if they are held to it; else only what is far off, as a single row
-            // errs more or less than the many that a prediction is made for.
+            // A single row errs more or less than the many that a prediction is made for: only what is far off is done again.
+            if !doubtful || b.predicted_error(work, queries) <= FAR_OFF * f64::from(self.rule.error) {
+                break (done, failing);
+            }
             times += 1;
-            if verified {
-                if !few || failing == 0 || USUAL + times == RUNGS.len() {
-                    break (done, failing);
-                }
-            } else if !doubtful || b.predicted_error(work, queries) <= FAR_OFF * f64::from(self.rule.error) {
-                break (done, 0);
-            } else if times == LADDER {
+            if times == LADDER {
                 stats.add(&AttentionStats { pairs: seen, ..part });
                 return self.exact(b, work, stats);
             }
