@@ -255,20 +255,16 @@ fn verified_rows_are_estimated_where_that_is_certain() {
 }
 
 #[test]
-fn a_few_rows_far_off_are_attended_exactly_under_a_certificate_too() {
-    let [mut exact, mut estimated] = [0; 2];
+fn a_few_rows_far_off_walk_again_under_a_certificate_too() {
+    let tolerance = 0.03;
     for (name, heads) in kinds(2) {
-        let (run, errors) = heads.check(Mask::None, certified(Mode::Accelerated, 0.002), name);
-        // No cell was kept, and yet every key scored.
-        if run.stats.cells_opened == 0 && run.stats.pairs == run.stats.pairs_dense {
-            assert_eq!(run.stats.estimated_mass, 0.0, "{name}");
-            assert!(errors.iter().all(|&e| e < 1e-3), "{name}");
-            exact += 1;
-        } else {
-            estimated += 1;
+        // Walked once, these are off by 0.13 to 0.35.
+        if matches!(name, "loose clusters" | "wide keys" | "narrow keys" | "noise") {
+            let (_, errors) = heads.check(Mask::None, certified(Mode::Accelerated, tolerance), name);
+            let off = (errors.iter().map(|e| e * e).sum::<f64>() / errors.len() as f64).sqrt();
+            assert!(off <= 2.0 * f64::from(tolerance), "{name}: {off}");
         }
     }
-    assert!(exact > 0 && estimated > 0, "{exact} {estimated}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ const SHARE: f32 = 4.0;
 const SPENT: f32 = 0.9;
 
 /// What bounding a cell for a row costs, in pairs of the dense kernels at 64 elements a key and value: bounding all cells
-/// adds 0.43 to 0.53 of the time of exact attention there, so that 16 keys cost as much as 7 do.
+/// adds about half of the time of exact attention there.
 const BOUNDING: f64 = 7.0;
 
 /// What is asked of a call beside its output.
