@@ -10,7 +10,7 @@ use crate::simd::block::{Beyond, Remainders, Width};
 /// How many times a length may be what was summed in f32.
 const ROUNDING: f32 = 1.0001;
 
-/// Half of the square root of [`RANK`] over the steps of a query coordinate: what rounding a query to 16 bits may change
+/// Half of the square root of `RANK` over the steps of a query coordinate: what rounding a query to 16 bits may change
 /// in its product with coordinates of length 1, per unit of the query's length.
 const QUERY: f32 = 2.9 / 32767.0;
 
