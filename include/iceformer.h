@@ -122,6 +122,9 @@ typedef int32_t ice_metric;
 /// Where the directions of an index come from.
 typedef int32_t ice_directions;
 
+/// How candidates are found; of an index: what it keeps for that.
+typedef int32_t ice_engine;
+
 /// Shape of an index. Fill with ice_index_options_init.
 typedef struct {
     /// Bytes of this struct.
@@ -152,10 +155,11 @@ typedef struct {
     uint32_t flags;
     /// Nullable: the system allocator. Copied at creation; not used by _required and _new_in.
     const ice_allocator *allocator;
+    /// What queries are made ready for.
+    ice_engine engine;
+    /// Zero.
+    uint32_t reserved;
 } ice_index_options;
-
-/// How candidates are found; all give the same answers.
-typedef int32_t ice_engine;
 
 /// Budgets and limits of a query. Fill with ice_query_options_init.
 typedef struct {
@@ -163,9 +167,11 @@ typedef struct {
     uint32_t struct_size;
     /// Neighbours wanted per query, at least 1.
     uint32_t k;
-    /// Most list entries visited per composite index and level (the paper's k1); 0 = from visit_fraction.
+    /// Most list entries visited per composite index and level (the paper's k1); by cells: keys whose codes are compared, in
+    /// whole cells; 0 = from visit_fraction.
     uint32_t visit;
-    /// Most points retrieved per composite index and level (the paper's k0); 0 = from retrieve_fraction.
+    /// Most points retrieved per composite index and level (the paper's k0); by cells: keys scored exactly; 0 = from
+    /// retrieve_fraction.
     uint32_t retrieve;
     /// `visit` as a share of the entries searched at a level, in [0, 1]; 0 = all.
     float visit_fraction;
@@ -173,7 +179,8 @@ typedef struct {
     float retrieve_fraction;
     /// Parents kept per level above the leaves; 0 = max(30, k).
     uint32_t field_of_view;
-    /// Aimed share of true neighbours found, in [0, 1]; 0 = 0.9. Sets what is left at 0 above.
+    /// Aimed share of true neighbours found, in [0, 1]; 0 = 0.9. Sets what is left at 0 above; by cells from what the index has
+    /// measured on its own keys, and in batches of 512 and more on some of the queries. 1 = every key is scored.
     float target_recall;
     /// Only ids in id_begin .. id_end (end excluded) are answers; both 0 = all.
     uint64_t id_begin;
@@ -183,6 +190,10 @@ typedef struct {
     ice_engine engine;
     /// None are defined: 0.
     uint32_t flags;
+    /// Nullable: only ids whose bit is set are answers, bit id % 8 of byte id / 8. Ids beyond it are not.
+    const uint8_t *filter;
+    /// Bytes of `filter`.
+    size_t filter_len;
 } ice_query_options;
 
 /// One answer of a query.
@@ -453,20 +464,28 @@ typedef struct {
 /// Smallest squared Euclidean distance first.
 #define ICE_METRIC_L2 1
 
+/// Largest cosine first: keys are scaled to unit norm as they come in (a zero key stays zero), queries as they are read.
+#define ICE_METRIC_COSINE 2
+
 /// Random unit vectors from the seed (default).
 #define ICE_DIRECTIONS_RANDOM 0
 
 /// Fitted to keys and sample queries. This version answers ICE_ERR_UNSUPPORTED.
 #define ICE_DIRECTIONS_FITTED 1
 
-/// Whichever is expected to be faster (default).
+/// Of a query: cells where the index has them and no budget is given, else walk or scan. Of an index: lists and cells
+/// (default).
 #define ICE_ENGINE_AUTO 0
 
-/// Cursors over sorted lists: sublinear.
+/// Cursors over sorted lists: sublinear. Of an index: lists alone.
 #define ICE_ENGINE_WALK 1
 
-/// Block-wise comparison of projections: linear with a small constant.
+/// Block-wise comparison of projections: linear with a small constant, same answers as the walk. Of an index: lists alone.
 #define ICE_ENGINE_SCAN 2
+
+/// Cells of similar keys coded in a byte a coordinate, exact scores of the best: made for batches of queries. Of an index:
+/// cells alone, so that keys enter in a few microseconds.
+#define ICE_ENGINE_CELLS 3
 
 /// 32-bit float (default).
 #define ICE_F32 0
@@ -661,11 +680,16 @@ ice_status ice_index_reserve(ice_index *index, size_t capacity);
 /// Ownership: everything is copied.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_DUPLICATE (id), ICE_ERR_CAPACITY, ICE_ERR_NO_MEMORY, ICE_ERR_BUDGET,
 /// ICE_ERR_SHAPE (size overflows), ICE_ERR_ARGUMENT (the id UINT64_MAX); the index is as before then.
-/// Threads: exclusive. Allocates: within reserve. Cost: O(n m L log len). Since 0.1.
+/// Threads: exclusive. Allocates: within reserve. Cost: O(n m L log len) with lists; with cells O(n dim) each, and all keys
+/// are gathered anew each time they have grown by a quarter (O(len dim), amortised a few microseconds a key). Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
-ice_status ice_index_insert(ice_index *index, const float *keys, size_t n, const uint64_t *ids, ice_error *err);
+ice_status ice_index_insert(ice_index *index,
+                            const float *keys,
+                            size_t n,
+                            const uint64_t *ids,
+                            ice_error *err);
 
 /// Removes keys by id.
 ///
@@ -741,16 +765,17 @@ ice_status ice_index_memory(const ice_index *index, ice_memory *out);
 /// `options` is NULL or writable for an ice_query_options.
 void ice_query_options_init(ice_query_options *options, uint32_t k);
 
-/// Finds the neighbours of each query by Prioritized DCI, best first, equal scores by smaller id.
+/// Finds the neighbours of each query by Prioritized DCI or by cells, best first, equal scores by smaller id.
 ///
 /// Shapes: queries [n_queries, dim] packed f32; out [n_queries, k]; counts [n_queries].
 /// @param scratch  nullable: a temporary one is made per call.
 /// @param queries  finite; NULL only when n_queries is 0.
 /// @param counts   nullable: answers per query; entries of `out` behind them have the id UINT64_MAX.
-/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (field and value; a query of norm zero under the inner product),
-/// ICE_ERR_SHAPE, ICE_ERR_CAPACITY (scratch made before the index grew), ICE_ERR_ABI; without scratch also
-/// ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
-/// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(visit m L log(m)) per query.
+/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (field and value; a query of norm zero unless the metric is L2),
+/// ICE_ERR_UNSUPPORTED (an engine that the index was not made for), ICE_ERR_SHAPE, ICE_ERR_CAPACITY (scratch made before the
+/// index grew), ICE_ERR_ABI; without scratch also ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
+/// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(visit m L log(m)) per query by lists;
+/// by cells O(dim rank + visit rank / 4 + retrieve dim), rank at most 128.
 /// Since 0.1.
 ///
 /// # Safety

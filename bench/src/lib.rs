@@ -3,6 +3,7 @@
 pub mod accelerated;
 pub mod cells;
 pub mod heads;
+pub mod knn;
 pub mod model;
 pub mod retrieval;
 pub mod speed;

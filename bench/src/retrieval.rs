@@ -25,7 +25,7 @@ pub fn reference_options(dim: usize, rows: usize, levels: usize) -> IndexOptions
 }
 
 /// Budgets that go with [`reference_options`].
-pub fn reference_query(k: usize) -> QueryOptions {
+pub fn reference_query(k: usize) -> QueryOptions<'static> {
     QueryOptions { retrieve_fraction: 0.8, field_of_view: 30, ..QueryOptions::new(k) }
 }
 

@@ -360,8 +360,14 @@ fn every_mask_at_a_tiny_tolerance_is_exact() {
         for (x, r) in bias.chunks_mut(n).flat_map(|row| &mut row[300..400]).zip(noise(2 * rows * 100, 12, 2.0)) {
             *x = if r > 1.5 { f32::NEG_INFINITY } else { r };
         }
+        // Another sequence's tokens: whole segments that no row sees.
+        let apart: Vec<u8> = (0..n).map(|j| u8::from(!(SEGMENT - 9..3 * SEGMENT + 5).contains(&j))).collect();
+        let mut apart_by_bias = bias.clone();
+        apart_by_bias.chunks_mut(n).for_each(|row| row[SEGMENT..3 * SEGMENT].fill(f32::NEG_INFINITY));
         let masks = [
             None,
+            Some(Mask::Keys(&apart)),
+            Some(Mask::Additive(Tensor::new(&apart_by_bias, [1, 2, rows, n]).unwrap())),
             Some(Mask::None),
             Some(Mask::Causal { q_pos0: 100 }),
             Some(Mask::Prefix(&prefix)),

@@ -30,6 +30,7 @@ fn model_answer(model: &Model, metric: Metric, q: &[f32], k: usize, ids: std::op
             let score: f32 = match metric {
                 Metric::InnerProduct => key.iter().zip(q).map(|(a, b)| a * b).sum(),
                 Metric::L2 => key.iter().zip(q).map(|(a, b)| (a - b) * (a - b)).sum(),
+                Metric::Cosine => unreachable!("norms are not exact in f32"),
             };
             // One zero, as the index has it: -0.0 and 0.0 tie.
             Neighbor { id, score: score + 0.0 }

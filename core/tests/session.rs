@@ -282,3 +282,21 @@ fn damaged_and_foreign_bytes_are_refused() {
     }
     assert!(session.save(&mut bytes[1..]).is_err());
 }
+
+#[test]
+fn flags_are_saved() {
+    for (trusted, fixed_scores) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut o = options(Mode::Exact, Dtype::F32);
+        (o.attention.trusted, o.attention.fixed_scores) = (trusted, fixed_scores);
+        let mut session = Session::new_in(&o, &memory(0)).unwrap();
+        append(&mut session, 20, &Model::default().grow(20, 1));
+        let mut bytes = vec![0; session.save_len()];
+        session.save(&mut bytes).unwrap();
+        let loaded = Session::load(&bytes, &memory(0)).unwrap();
+        let a = loaded.options().attention;
+        assert_eq!((a.trusted, a.fixed_scores), (trusted, fixed_scores));
+        // Fixed point where the machine has it, the same bits in any case.
+        let q = noise(HEADS_Q * 9 * DIM_K, 6, 2.0);
+        assert_eq!(attend(&loaded, &q, 9, 1), attend(&session, &q, 9, 1));
+    }
+}

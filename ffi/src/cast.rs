@@ -93,8 +93,8 @@ macro_rules! sized_structs {
 sized_structs! {
     ice_allocator = size_of::<ice_allocator>(),
     ice_memory = size_of::<ice_memory>(),
-    ice_index_options = size_of::<ice_index_options>(),
-    ice_query_options = size_of::<ice_query_options>(),
+    ice_index_options = core::mem::offset_of!(ice_index_options, engine),
+    ice_query_options = core::mem::offset_of!(ice_query_options, filter),
     ice_mask = size_of::<ice_mask>(),
     ice_attention_options = size_of::<ice_attention_options>(),
     ice_attention_desc = size_of::<ice_attention_desc>(),

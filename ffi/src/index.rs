@@ -8,7 +8,7 @@ use crate::types::*;
 use crate::{guard, memory};
 use core::ffi::c_void;
 use iceformer_core::Result;
-use iceformer_core::dci::{Directions, Index, IndexOptions, Metric};
+use iceformer_core::dci::{Directions, Engine, Index, IndexOptions, Metric};
 use iceformer_core::mem::{Dtype, Layout, Rows};
 
 /// Prepares index options for keys of `dim` elements: everything else default. NULL does nothing.
@@ -34,6 +34,8 @@ pub unsafe extern "C" fn ice_index_options_init(options: *mut ice_index_options,
         max_norm: 0.0,
         flags: 0,
         allocator: core::ptr::null(),
+        engine: ICE_ENGINE_AUTO,
+        reserved: 0,
     };
     // SAFETY: passed on.
     unsafe { cast::init(options, value) };
@@ -47,9 +49,10 @@ unsafe fn index_options(p: *const ice_index_options) -> Result<(IndexOptions, us
     // SAFETY: passed on.
     let o = unsafe { cast::sized(p, "options")? };
     cast::flags(o.flags, ICE_INDEX_FIXED_CAPACITY | ICE_INDEX_TRUSTED_INPUT, "flags")?;
+    cast::flags(o.reserved, 0, "reserved")?;
     let options = IndexOptions {
         dim: o.dim as usize,
-        metric: choice(o.metric, "metric", &[Metric::InnerProduct, Metric::L2])?,
+        metric: choice(o.metric, "metric", &[Metric::InnerProduct, Metric::L2, Metric::Cosine])?,
         num_simple: o.num_simple as usize,
         num_composite: o.num_composite as usize,
         levels: o.levels as usize,
@@ -61,6 +64,7 @@ unsafe fn index_options(p: *const ice_index_options) -> Result<(IndexOptions, us
         max_norm: o.max_norm,
         trusted: o.flags & ICE_INDEX_TRUSTED_INPUT != 0,
         isa: None,
+        engine: choice(o.engine, "engine", &[Engine::Auto, Engine::Walk, Engine::Scan, Engine::Cells])?,
     };
     options.resolve()?;
     Ok((options, o.memory_limit, o.allocator))
@@ -192,7 +196,8 @@ pub unsafe extern "C" fn ice_index_reserve(index: *mut ice_index, capacity: usiz
 /// Ownership: everything is copied.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_DUPLICATE (id), ICE_ERR_CAPACITY, ICE_ERR_NO_MEMORY, ICE_ERR_BUDGET,
 /// ICE_ERR_SHAPE (size overflows), ICE_ERR_ARGUMENT (the id UINT64_MAX); the index is as before then.
-/// Threads: exclusive. Allocates: within reserve. Cost: O(n m L log len). Since 0.1.
+/// Threads: exclusive. Allocates: within reserve. Cost: O(n m L log len) with lists; with cells O(n dim) each, and all keys
+/// are gathered anew each time they have grown by a quarter (O(len dim), amortised a few microseconds a key). Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.

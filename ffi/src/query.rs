@@ -32,12 +32,16 @@ pub unsafe extern "C" fn ice_query_options_init(options: *mut ice_query_options,
         id_end: 0,
         engine: ICE_ENGINE_AUTO,
         flags: 0,
+        filter: core::ptr::null(),
+        filter_len: 0,
     };
     // SAFETY: passed on.
     unsafe { cast::init(options, value) };
 }
 
-fn query_options(o: &ice_query_options) -> Result<QueryOptions> {
+/// # Safety
+/// If not NULL, `filter` is readable for `filter_len` bytes during `'a` and nobody writes them.
+unsafe fn query_options<'a>(o: &ice_query_options) -> Result<QueryOptions<'a>> {
     cast::flags(o.flags, 0, "flags")?;
     let options = QueryOptions {
         k: o.k as usize,
@@ -49,7 +53,9 @@ fn query_options(o: &ice_query_options) -> Result<QueryOptions> {
         target_recall: o.target_recall,
         id_begin: o.id_begin,
         id_end: o.id_end,
-        engine: choice(o.engine, "engine", &[Engine::Auto, Engine::Walk, Engine::Scan])?,
+        engine: choice(o.engine, "engine", &[Engine::Auto, Engine::Walk, Engine::Scan, Engine::Cells])?,
+        // SAFETY: passed on.
+        filter: if o.filter.is_null() { None } else { Some(unsafe { cast::array(o.filter, o.filter_len, "filter")? }) },
     };
     options.resolve()?;
     Ok(options)
@@ -115,16 +121,17 @@ unsafe fn query(index: *const ice_index, q: Query, exact: bool) -> Result<()> {
     }
 }
 
-/// Finds the neighbours of each query by Prioritized DCI, best first, equal scores by smaller id.
+/// Finds the neighbours of each query by Prioritized DCI or by cells, best first, equal scores by smaller id.
 ///
 /// Shapes: queries [n_queries, dim] packed f32; out [n_queries, k]; counts [n_queries].
 /// @param scratch  nullable: a temporary one is made per call.
 /// @param queries  finite; NULL only when n_queries is 0.
 /// @param counts   nullable: answers per query; entries of `out` behind them have the id UINT64_MAX.
-/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (field and value; a query of norm zero under the inner product),
-/// ICE_ERR_SHAPE, ICE_ERR_CAPACITY (scratch made before the index grew), ICE_ERR_ABI; without scratch also
-/// ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
-/// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(visit m L log(m)) per query.
+/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (field and value; a query of norm zero unless the metric is L2),
+/// ICE_ERR_UNSUPPORTED (an engine that the index was not made for), ICE_ERR_SHAPE, ICE_ERR_CAPACITY (scratch made before the
+/// index grew), ICE_ERR_ABI; without scratch also ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
+/// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(visit m L log(m)) per query by lists;
+/// by cells O(dim rank + visit rank / 4 + retrieve dim), rank at most 128.
 /// Since 0.1.
 ///
 /// # Safety

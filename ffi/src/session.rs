@@ -279,14 +279,21 @@ pub unsafe extern "C" fn ice_session_append(
             // Read field by field: other parts are writing their heads now.
             let heads = (&raw const (*object).inner.heads).read();
             let shape = (&raw const (*object).inner.shape).read();
-            let (k, v) = (cast::pointer(k, "k")?.as_ref(), cast::pointer(v, "v")?.as_ref());
-            let k = tensor(k, [1, shape.heads, n, shape.dim_k], names!("k"))?;
-            let v = tensor(v, [1, shape.heads, n, shape.dim_v], names!("v"))?;
+            let views = || {
+                let (k, v) = (cast::pointer(k, "k")?.as_ref(), cast::pointer(v, "v")?.as_ref());
+                let k = tensor(k, [1, shape.heads, n, shape.dim_k], names!("k"))?;
+                Ok((k, tensor(v, [1, shape.heads, n, shape.dim_v], names!("v"))?))
+            };
+            let views = views();
             for h in part(shape.heads, ith, nth) {
                 // Heads of one part belong to nobody else.
-                (*heads.add(h)).append(k.head(0, h), v.head(0, h))?;
+                let head = &mut *heads.add(h);
+                match views {
+                    Ok((k, v)) => head.append(k.head(0, h), v.head(0, h))?,
+                    Err(e) => head.fail(e),
+                }
             }
-            Ok(())
+            views.map(drop)
         })
     }
 }

@@ -46,6 +46,8 @@ pub type ice_metric = i32;
 pub const ICE_METRIC_INNER_PRODUCT: ice_metric = 0;
 /// Smallest squared Euclidean distance first.
 pub const ICE_METRIC_L2: ice_metric = 1;
+/// Largest cosine first: keys are scaled to unit norm as they come in (a zero key stays zero), queries as they are read.
+pub const ICE_METRIC_COSINE: ice_metric = 2;
 
 /// Where the directions of an index come from.
 pub type ice_directions = i32;
@@ -54,14 +56,18 @@ pub const ICE_DIRECTIONS_RANDOM: ice_directions = 0;
 /// Fitted to keys and sample queries. This version answers ICE_ERR_UNSUPPORTED.
 pub const ICE_DIRECTIONS_FITTED: ice_directions = 1;
 
-/// How candidates are found; all give the same answers.
+/// How candidates are found; of an index: what it keeps for that.
 pub type ice_engine = i32;
-/// Whichever is expected to be faster (default).
+/// Of a query: cells where the index has them and no budget is given, else walk or scan. Of an index: lists and cells
+/// (default).
 pub const ICE_ENGINE_AUTO: ice_engine = 0;
-/// Cursors over sorted lists: sublinear.
+/// Cursors over sorted lists: sublinear. Of an index: lists alone.
 pub const ICE_ENGINE_WALK: ice_engine = 1;
-/// Block-wise comparison of projections: linear with a small constant.
+/// Block-wise comparison of projections: linear with a small constant, same answers as the walk. Of an index: lists alone.
 pub const ICE_ENGINE_SCAN: ice_engine = 2;
+/// Cells of similar keys coded in a byte a coordinate, exact scores of the best: made for batches of queries. Of an index:
+/// cells alone, so that keys enter in a few microseconds.
+pub const ICE_ENGINE_CELLS: ice_engine = 3;
 
 /// Element type of a tensor.
 pub type ice_dtype = i32;
@@ -229,6 +235,10 @@ pub struct ice_index_options {
     pub flags: u32,
     /// Nullable: the system allocator. Copied at creation; not used by _required and _new_in.
     pub allocator: *const ice_allocator,
+    /// What queries are made ready for.
+    pub engine: ice_engine,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Budgets and limits of a query. Fill with ice_query_options_init.
@@ -239,9 +249,11 @@ pub struct ice_query_options {
     pub struct_size: u32,
     /// Neighbours wanted per query, at least 1.
     pub k: u32,
-    /// Most list entries visited per composite index and level (the paper's k1); 0 = from visit_fraction.
+    /// Most list entries visited per composite index and level (the paper's k1); by cells: keys whose codes are compared, in
+    /// whole cells; 0 = from visit_fraction.
     pub visit: u32,
-    /// Most points retrieved per composite index and level (the paper's k0); 0 = from retrieve_fraction.
+    /// Most points retrieved per composite index and level (the paper's k0); by cells: keys scored exactly; 0 = from
+    /// retrieve_fraction.
     pub retrieve: u32,
     /// `visit` as a share of the entries searched at a level, in [0, 1]; 0 = all.
     pub visit_fraction: f32,
@@ -249,7 +261,8 @@ pub struct ice_query_options {
     pub retrieve_fraction: f32,
     /// Parents kept per level above the leaves; 0 = max(30, k).
     pub field_of_view: u32,
-    /// Aimed share of true neighbours found, in [0, 1]; 0 = 0.9. Sets what is left at 0 above.
+    /// Aimed share of true neighbours found, in [0, 1]; 0 = 0.9. Sets what is left at 0 above; by cells from what the index has
+    /// measured on its own keys, and in batches of 512 and more on some of the queries. 1 = every key is scored.
     pub target_recall: f32,
     /// Only ids in id_begin .. id_end (end excluded) are answers; both 0 = all.
     pub id_begin: u64,
@@ -259,6 +272,10 @@ pub struct ice_query_options {
     pub engine: ice_engine,
     /// None are defined: 0.
     pub flags: u32,
+    /// Nullable: only ids whose bit is set are answers, bit id % 8 of byte id / 8. Ids beyond it are not.
+    pub filter: *const u8,
+    /// Bytes of `filter`.
+    pub filter_len: usize,
 }
 
 /// One answer of a query.

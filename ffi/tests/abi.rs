@@ -67,6 +67,19 @@ fn the_shared_library_exports_exactly_those() {
         .map(String::from)
         .collect();
     assert_eq!(exported, declared());
+    // The loader finds it by a name that tells its ABI; cargo-c is told the same.
+    let soname = format!("libiceformer.so.{}", ice_abi_version());
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("readable");
+    assert!(
+        manifest.contains(&format!("\nversion = \"{}.0.0\"\n", ice_abi_version())),
+        "package.metadata.capi.library"
+    );
+    let Ok(out) = Command::new("readelf").arg("-d").arg(target.join("debug/libiceformer.so")).output() else {
+        println!("SKIPPED: no readelf on this machine");
+        return;
+    };
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains(&format!("[{soname}]")), "{soname} is not the soname:\n{text}");
 }
 
 macro_rules! layout {
@@ -86,11 +99,11 @@ fn layouts_are_the_committed_ones() {
         ice_memory { struct_size, used, reserved, peak, limit }
         ice_index_options {
             struct_size, dim, metric, num_simple, num_composite, levels, promotion, directions, seed, capacity,
-            memory_limit, max_norm, flags, allocator,
+            memory_limit, max_norm, flags, allocator, engine, reserved,
         }
         ice_query_options {
             struct_size, k, visit, retrieve, visit_fraction, retrieve_fraction, field_of_view, target_recall, id_begin,
-            id_end, engine, flags,
+            id_end, engine, flags, filter, filter_len,
         }
         ice_neighbor { id, score }
         ice_tensor { data, dtype, row_stride, head_stride, batch_stride }

@@ -1,43 +1,15 @@
 //! The sample of the README compiles as C99 and C++ without a warning, links the static library, and prints what it
 //! says.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+#[path = "common/c.rs"]
+mod c;
+use c::{STRICT, SYSTEM, folder, found, run, staticlib};
+use std::path::Path;
+use std::process::Command;
 
 const SAMPLE: &str = include_str!("sample.c");
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-fn run(c: &mut Command) -> Output {
-    let out = c.output().unwrap_or_else(|e| panic!("{c:?}: {e}"));
-    assert!(out.status.success(), "{c:?}\n{}", String::from_utf8_lossy(&out.stderr));
-    out
-}
-
-fn found(compiler: &str) -> bool {
-    let there = Command::new(compiler).arg("--version").output().is_ok_and(|o| o.status.success());
-    if !there {
-        println!("SKIPPED: no {compiler} on this machine");
-    }
-    there
-}
-
-/// A folder of this test under the target directory.
-fn folder(name: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&dir).expect("the target directory is writable");
-    dir
-}
-
-/// Builds the static library where it disturbs no other build.
-fn staticlib() -> PathBuf {
-    let target = folder("c_sample");
-    let mut c = Command::new(env!("CARGO"));
-    c.args(["build", "--offline", "-p", "iceformer-ffi", "--lib", "--target-dir"]).arg(&target);
-    run(c.current_dir(ROOT));
-    target.join("debug/libiceformer.a")
-}
-
-const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 const LANGUAGES: [(&str, &str, &str); 3] =
     [("gcc", "-std=c99", "c"), ("g++", "-std=c++11", "c++"), ("g++", "-std=c++17", "c++")];
 
@@ -87,7 +59,7 @@ fn sample_prints_what_it_says() {
         let program = dir.join(format!("sample{std}"));
         let mut c = Command::new(compiler);
         c.args([std, "-x", language]).args(STRICT).arg("-I").arg(&include).arg("-o").arg(&program).arg(&file);
-        c.args(["-x", "none"]).arg(&library).args(["-lpthread", "-ldl", "-lm", "-lgcc_s", "-lc"]);
+        c.args(["-x", "none"]).arg(&library).args(SYSTEM);
         run(&mut c);
         let out = run(&mut Command::new(&program));
         assert_eq!(String::from_utf8_lossy(&out.stdout), "2 3.0\n3 2.0\n");

@@ -165,6 +165,14 @@ fn zero_rows() {
         ok(|e| unsafe { ice_attention(&d, null_mut(), 0, null_mut(), e) });
         assert!(heads.out.iter().all(|&x| x == 0.0) && heads.lse.iter().all(|&x| x == f32::NEG_INFINITY));
     }
+    // A bias over no keys has rows without elements, and may be NULL too.
+    for dtype in [ICE_F32, ICE_F16] {
+        let mut heads = Heads::new();
+        let mut d = heads.desc();
+        (d.rows_kv, d.k.data, d.v.data, d.mask.kind, d.mask.bias.dtype) = (0, null(), null(), ICE_MASK_ADDITIVE, dtype);
+        ok(|e| unsafe { ice_attention(&d, null_mut(), 0, null_mut(), e) });
+        assert!(heads.out.iter().all(|&x| x == 0.0));
+    }
     unsafe {
         status(ICE_OK, ice_attention_merge(null_mut(), null_mut(), null(), null(), 0, 4));
         status(ICE_ERR_SHAPE, ice_attention_merge(null_mut(), null_mut(), null(), null(), 0, 0));
@@ -326,6 +334,13 @@ fn session_calls() {
     refused(ICE_ERR_ARGUMENT, &["v.dtype"], |e| unsafe { ice_session_append(s, &kt, &odd, 4, 0, 1, e) });
     let none = ice_tensor { data: null(), ..kt };
     refused(ICE_ERR_NULL, &["k.data"], |e| unsafe { ice_session_append(s, &none, &vt, 4, 0, 1, e) });
+    // What fails before any head is reached counts as well: the first failure is named, what came before it is taken back.
+    status(ICE_ERR_STRIDE, commit());
+    unchanged();
+    ok(|e| push(2, 0, 1, e));
+    refused(ICE_ERR_NULL, &["k.data"], |e| unsafe { ice_session_append(s, &none, &vt, 4, 0, 1, e) });
+    status(ICE_ERR_NULL, commit());
+    unchanged();
     ok(|e| unsafe { ice_session_append(s, &none, &none, 0, 0, 1, e) });
     status(ICE_OK, commit());
     unchanged();

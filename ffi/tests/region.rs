@@ -79,7 +79,7 @@ unsafe fn scratch(ix: *const ice_index, twin: *const ice_index) {
     let (q, mut qo) = (numbers(3 * DIM, 40), query_options());
     (qo.retrieve_fraction, qo.visit_fraction, qo.field_of_view) = (1.0, 1.0, u32::MAX);
     let (mut a, mut b) = ([no_answer(); 3 * K], [no_answer(); 3 * K]);
-    for engine in [ICE_ENGINE_AUTO, ICE_ENGINE_WALK, ICE_ENGINE_SCAN] {
+    for engine in [ICE_ENGINE_AUTO, ICE_ENGINE_WALK, ICE_ENGINE_SCAN, ICE_ENGINE_CELLS] {
         qo.engine = engine;
         ok(|e| unsafe { ice_index_query(ix, sc, q.as_ptr(), 3, &qo, a.as_mut_ptr(), null_mut(), e) });
         ok(|e| unsafe { ice_index_query_exact(twin, null_mut(), q.as_ptr(), 3, &qo, b.as_mut_ptr(), null_mut(), e) });

@@ -57,6 +57,8 @@ pub struct Known {
     pub reach: Vec<f64>,
     /// Mean covariance of the keys within their set, scaled to trace 1: `[dim, dim]`.
     pub covariance: Vec<f64>,
+    /// Covariance of values (rows) with keys within their set, scaled alike: `[dim, dim]`.
+    pub crossed: Vec<f64>,
 }
 
 /// Cells over the first `done` keys of a head.
@@ -211,7 +213,7 @@ impl Groups {
 
 impl Known {
     fn new(d: usize) -> Known {
-        Known { covariance: vec![0.0; d * d], ..Known::default() }
+        Known { covariance: vec![0.0; d * d], crossed: vec![0.0; d * d], ..Known::default() }
     }
 
     fn add(&mut self, keys: &[f32], values: &[f32], d: usize, members: Vec<u32>, end: usize) {
@@ -232,8 +234,10 @@ impl Known {
             spread += length / members.len() as f64;
             reach = reach.max(length.sqrt());
             for a in 0..d {
+                let v = f64::from(values[i as usize * d + a]) - value[a];
                 for b in 0..d {
                     self.covariance[a * d + b] += r[a] * r[b];
+                    self.crossed[a * d + b] += v * r[b];
                 }
             }
         }
@@ -247,6 +251,8 @@ impl Known {
 
     fn finish(&mut self, d: usize) {
         let trace: f64 = (0..d).map(|i| self.covariance[i * d + i]).sum();
-        self.covariance.iter_mut().for_each(|x| *x /= trace.max(f64::MIN_POSITIVE));
+        for x in self.covariance.iter_mut().chain(&mut self.crossed) {
+            *x /= trace.max(f64::MIN_POSITIVE);
+        }
     }
 }

@@ -16,6 +16,7 @@ pub const LIBRARY: Rule = Rule {
     mass: 0.02,
     levels: 2,
     estimate: Estimate::Cosh,
+    tilt: false,
     sigma: Sigma::Mean,
 };
 

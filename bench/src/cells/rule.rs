@@ -24,6 +24,8 @@ pub struct Rule {
     pub levels: usize,
     /// What unopened cells contribute.
     pub estimate: Estimate,
+    /// Mean values move with the keys that a row prefers, as values go with keys in the head's sets on average.
+    pub tilt: bool,
     /// Where the standard deviation of a cell's logits comes from.
     pub sigma: Sigma,
 }
@@ -142,6 +144,8 @@ struct Seen<'a> {
     sigma: Vec<f64>,
     /// Standard deviation of logits per unit of distance from the mean.
     unit: f64,
+    /// What a mean value moves by per unit of variance, `[dim]`.
+    tilt: Vec<f64>,
 }
 
 impl<'a> Seen<'a> {
@@ -162,7 +166,8 @@ impl<'a> Seen<'a> {
             _ => tau * known.spread[c],
         };
         let sigma = (0..count).map(|c| variance(c).max(0.0).sqrt().min(12.0)).collect();
-        Seen { known, centre, sigma, unit: tau.max(0.0).sqrt() }
+        let tilt = known.crossed.chunks(d).map(|row| row.iter().zip(q).map(|(m, q)| m * q).sum()).collect();
+        Seen { known, centre, sigma, unit: tau.max(0.0).sqrt(), tilt }
     }
 
     /// Estimated weight of a set.
@@ -251,7 +256,11 @@ fn attend(
             _ => seen.known.keys[c].len() as f64 * (seen.centre[c] - top).exp(),
         };
         sum += guess;
-        approx.iter_mut().zip(&seen.known.value[c * d..][..d]).for_each(|(o, v)| *o += guess * v);
+        // A key that scores one deviation more weighs in by tanh(sigma) more: linear while that is small.
+        let slope = if seen.sigma[c] > 0.0 { seen.sigma[c].tanh() / seen.sigma[c] } else { 1.0 };
+        let lean = if rule.tilt { slope * seen.known.spread[c] } else { 0.0 };
+        let value = seen.known.value[c * d..][..d].iter().zip(&seen.tilt);
+        approx.iter_mut().zip(value).for_each(|(o, (v, t))| *o += guess * (v + lean * t));
     }
     approx.iter_mut().for_each(|x| *x /= sum.max(1e-300));
     let (all, opened) = (0..count).fold((0, 0), |(a, o), c| {

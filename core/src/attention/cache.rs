@@ -169,9 +169,15 @@ impl HeadCache {
     pub fn append(&mut self, k: Rows<'_>, v: Rows<'_>) -> Result<()> {
         let result = self.try_append(k, v);
         if let Err(e) = result {
-            self.failed.get_or_insert(e);
+            self.fail(e);
         }
         result
+    }
+
+    /// Remembers a failure met before [`append`](HeadCache::append) could be called, so that the commit takes back the other
+    /// heads too.
+    pub fn fail(&mut self, e: Error) {
+        self.failed.get_or_insert(e);
     }
 
     fn try_append(&mut self, k: Rows<'_>, v: Rows<'_>) -> Result<()> {

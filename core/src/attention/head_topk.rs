@@ -4,7 +4,7 @@
 use super::problem::{AttentionStats, Checked, Problem};
 use super::retrieve::{Retrieval, query_options};
 use super::{Masking, clock};
-use crate::dci::{Index, IndexOptions, Scratch};
+use crate::dci::{Engine, Index, IndexOptions, Scratch};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Rows};
 use crate::project::Lift;
@@ -20,6 +20,7 @@ pub(super) fn index_options(o: &super::AttentionOptions, dim: usize, capacity: u
         fixed: true,
         trusted: true,
         isa: o.isa,
+        engine: Engine::Walk,
         ..IndexOptions::new(dim)
     }
 }

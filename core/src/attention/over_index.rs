@@ -2,7 +2,7 @@
 
 use super::retrieve::{Retrieval, query_options};
 use super::{AttentionOptions, AttentionStats, Mask, Masking, Mode, Reason, clock};
-use crate::dci::{Index, Metric, Scratch};
+use crate::dci::{Engine, Index, Metric, Scratch};
 use crate::error::{Error, Result, Status};
 use crate::mem::{Rows, RowsMut};
 
@@ -42,6 +42,9 @@ pub fn index_attention(
     let unsupported = |field, reason| Err(Error::new(Status::Unsupported, field, reason));
     if index.options().metric != Metric::InnerProduct {
         return unsupported("index", "attention needs the inner-product metric");
+    }
+    if o.mode == Mode::TopK && index.options().engine == Engine::Cells {
+        return unsupported("mode", "top-k attention walks sorted lists: the index was made for cells alone");
     }
     if o.shared_qk {
         return unsupported("flags", "shared query-key mode builds its own keys");

@@ -19,13 +19,13 @@ pub(super) struct Retrieval<'a> {
     pub softcap: f32,
     /// Keys per row; `usize::MAX` = every visible key, found by brute force.
     pub k: usize,
-    pub query: QueryOptions,
+    pub query: QueryOptions<'static>,
     /// A row does not see the key of its own id unless it sees nothing else.
     pub skip_self: bool,
 }
 
 /// Query options of an attention call with `k` keys per row.
-pub(super) fn query_options(o: &super::AttentionOptions) -> QueryOptions {
+pub(super) fn query_options(o: &super::AttentionOptions) -> QueryOptions<'static> {
     QueryOptions {
         retrieve_fraction: o.retrieve_fraction,
         visit_fraction: 1.0,

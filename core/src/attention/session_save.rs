@@ -26,7 +26,7 @@ fn words(o: &SessionOptions) -> [u32; WORDS] {
         o.dim_v as u32,
         o.kv_dtype as u32,
         a.mode as u32,
-        u32::from(a.trusted),
+        u32::from(a.trusted) | u32::from(a.fixed_scores) << 1,
         a.tolerance.to_bits(),
         a.scale.to_bits(),
         a.softcap.to_bits(),
@@ -64,7 +64,8 @@ fn read_header(bytes: &[u8]) -> Result<(SessionOptions, usize, Reader<'_>)> {
                 .into_iter()
                 .find(|&m| m as u32 == w[5])
                 .ok_or(range)?,
-            trusted: w[6] != 0,
+            trusted: w[6] & 1 != 0,
+            fixed_scores: w[6] & 2 != 0,
             tolerance: f32::from_bits(w[7]),
             scale: f32::from_bits(w[8]),
             softcap: f32::from_bits(w[9]),
@@ -81,6 +82,9 @@ fn read_header(bytes: &[u8]) -> Result<(SessionOptions, usize, Reader<'_>)> {
         },
         dense_below,
     };
+    if w[6] > 3 {
+        return Err(range);
+    }
     let options = options.resolve().map_err(|_| range)?;
     if len > capacity || body(&options, len) != Some(r.left()) {
         return Err(damaged("length does not fit its header"));

@@ -1,5 +1,6 @@
 //! The index: storage, sizes, and the calls that are not queries.
 
+use super::cells::{Cells, Keys};
 use super::level::{Level, MAX_LEVELS, room};
 use super::params::{IndexOptions, MAX_KEYS, MAX_NORM, Metric};
 use crate::error::{Error, Result, Status, reserved};
@@ -46,8 +47,36 @@ pub struct Index {
     pub(super) moves: Buf<(u64, u32)>,
     /// Work space: distances to the parents of a level.
     pub(super) dists: Buf<f32>,
+    /// Empty where the options ask for lists alone.
+    pub(super) cells: Cells,
     capacity: usize,
     memory: Memory,
+}
+
+/// The keys as cells see them, borrowed from single fields.
+macro_rules! keys_of {
+    ($index:expr) => {
+        Keys {
+            keys: &$index.keys,
+            norm2: &$index.norm2,
+            ids: &$index.ids,
+            dim: $index.options.dim,
+            l2: $index.options.metric == Metric::L2,
+            isa: $index.isa,
+            seed: $index.options.seed,
+        }
+    };
+}
+
+/// Scales to unit norm; zeros stay.
+pub(super) fn unit(x: &mut [f32]) {
+    // Scaled by the largest first: no square overflows or vanishes.
+    let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+    if largest > 0.0 && largest.is_finite() {
+        x.iter_mut().for_each(|x| *x /= largest);
+        let factor = 1.0 / libm::sqrtf(Lift::norm2(x));
+        x.iter_mut().for_each(|x| *x *= factor);
+    }
 }
 
 /// Where the keys of one insert go.
@@ -59,14 +88,19 @@ struct Batch {
 
 impl Index {
     /// Lists per level: composite x simple.
-    fn lists_of(options: &IndexOptions) -> usize {
-        options.num_simple * options.num_composite
+    pub(super) fn lists_of(options: &IndexOptions) -> usize {
+        if options.engine.lists() { options.num_simple * options.num_composite } else { 0 }
     }
 
     fn entries(options: &IndexOptions, capacity: usize) -> usize {
         let keys: usize =
             (0..options.levels).map(|l| room(capacity, options.promotion, l)).fold(0, usize::saturating_add);
         keys.saturating_mul(Self::lists_of(options))
+    }
+
+    /// Keys that cells need room for.
+    pub(super) fn celled(options: &IndexOptions, capacity: usize) -> usize {
+        if options.engine.cells() { capacity } else { 0 }
     }
 
     fn parents_room(options: &IndexOptions, capacity: usize) -> usize {
@@ -81,7 +115,7 @@ impl Index {
     pub fn plan(options: &IndexOptions, plan: &mut Plan) -> Result<()> {
         let o = options.resolve()?;
         let (lists, n) = (Self::lists_of(&o), o.capacity);
-        Projector::plan(plan, lists, o.dim, o.metric == Metric::InnerProduct);
+        Projector::plan(plan, lists, o.dim, o.metric.lifted());
         Buf::<u64>::plan(plan, n);
         Buf::<f32>::plan(plan, n.saturating_mul(o.dim));
         Buf::<f32>::plan(plan, n);
@@ -95,6 +129,7 @@ impl Index {
         }
         Buf::<(u64, u32)>::plan(plan, n);
         Buf::<f32>::plan(plan, Self::parents_room(&o, n));
+        Cells::plan(plan, o.dim, Self::celled(&o, n));
         Ok(())
     }
 
@@ -116,7 +151,7 @@ impl Index {
         o.fixed |= memory.is_region();
         let isa = o.isa.unwrap_or_else(Isa::best);
         let (lists, n) = (Self::lists_of(&o), o.capacity);
-        let projector = Projector::new(memory, lists, o.dim, o.metric == Metric::InnerProduct, o.seed, isa)?;
+        let projector = Projector::new(memory, lists, o.dim, o.metric.lifted(), o.seed, isa)?;
         let mut index = Index {
             isa,
             projector,
@@ -133,6 +168,7 @@ impl Index {
             levels: core::array::from_fn(|_| Level::new(memory)),
             moves: Buf::with_capacity(memory, n)?,
             dists: Buf::with_capacity(memory, Self::parents_room(&o, n))?,
+            cells: Cells::new(memory, o.dim, Self::celled(&o, n))?,
             capacity: n,
             memory: memory.clone(),
             options: o,
@@ -222,6 +258,18 @@ impl Index {
         if id == NO_ID { None } else { self.map.find(id, &self.ids) }
     }
 
+    pub(super) fn keys_view(&self) -> Keys<'_> {
+        keys_of!(self)
+    }
+
+    /// Gathers all keys into cells anew, after loading.
+    pub(super) fn fold(&mut self) {
+        let live = self.len();
+        let slots = 0..self.ids.len() as u32;
+        self.cells.clear();
+        self.cells.insert(keys_of!(self), live, slots);
+    }
+
     pub(super) fn key_at(&self, slot: u32) -> &[f32] {
         &self.keys[slot as usize * self.options.dim..][..self.options.dim]
     }
@@ -262,6 +310,7 @@ impl Index {
         }
         self.moves.reserve(capacity)?;
         self.dists.reserve(Self::parents_room(&o, capacity))?;
+        self.cells.reserve(o.dim, Self::celled(&o, capacity))?;
         self.capacity = capacity;
         Ok(())
     }
@@ -325,7 +374,7 @@ impl Index {
         let mut lift = self.lift;
         for i in 0..n {
             let slot = self.slot_of(&batch, i) as usize;
-            if self.options.metric == Metric::InnerProduct {
+            if self.options.metric.lifted() {
                 lift = lift.grown(self.norm2[slot]);
             }
             self.next_id = self.next_id.max(self.ids[slot].saturating_add(1));
@@ -344,17 +393,20 @@ impl Index {
                 self.link(slot);
             }
         }
+        let live = self.len() + batch.reused;
+        let slots = (0..n).map(|i| Self::slot_in(&self.free, &batch, i));
+        self.cells.insert(keys_of!(self), live, slots);
         self.free.truncate(self.free.len() - batch.reused);
         Ok(())
     }
 
     /// Slot of the `i`-th key of a batch: free slots from the top of their stack, then new ones.
     fn slot_of(&self, batch: &Batch, i: usize) -> u32 {
-        if i < batch.reused {
-            self.free[self.free.len() - 1 - i]
-        } else {
-            (batch.slots_before + i - batch.reused) as u32
-        }
+        Self::slot_in(&self.free, batch, i)
+    }
+
+    fn slot_in(free: &[u32], batch: &Batch, i: usize) -> u32 {
+        if i < batch.reused { free[free.len() - 1 - i] } else { (batch.slots_before + i - batch.reused) as u32 }
     }
 
     /// Puts row `row` into its slot and the id map, without projections or lists.
@@ -365,6 +417,9 @@ impl Index {
         let slot = self.slot_of(batch, row);
         self.open_slot(slot)?;
         keys.read(row, self.key_mut(slot));
+        if self.options.metric == Metric::Cosine {
+            unit(self.key_mut(slot));
+        }
         self.name_slot(slot, id).map_err(|e| e.row(row))
     }
 
@@ -476,11 +531,14 @@ impl Index {
         for &id in ids {
             let Some(slot) = self.slot(id) else { continue };
             self.unlink(slot);
+            self.cells.remove(slot);
             self.map.remove(id, &self.ids);
             self.ids[slot as usize] = NO_ID;
             reserved(self.free.push(slot));
             removed += 1;
         }
+        let live = self.len();
+        self.cells.settle(keys_of!(self), live);
         removed
     }
 
@@ -489,6 +547,7 @@ impl Index {
         for level in &mut self.levels[..self.options.levels] {
             level.clear(&mut self.pool);
         }
+        self.cells.clear();
         self.map.clear();
         self.free.clear();
         self.moves.clear();

@@ -1,10 +1,14 @@
 //! Prioritized DCI, single- and multi-level (paper, Algorithms 2 and 3): the index.
 //!
 //! `params` options; `index` storage and sizes; `level` and `structure` the levels and how keys enter and leave them;
-//! `search` the candidates of one composite index; `query` whole queries; `scratch` what a query writes; `save` bytes.
+//! `search` the candidates of one composite index; `cells` keys gathered and coded for batches; `batch` and `lists` exact
+//! answers to batches; `query` whole queries; `scratch` what a query writes; `save` bytes.
 
+mod batch;
+mod cells;
 mod index;
 mod level;
+mod lists;
 mod params;
 mod query;
 mod save;

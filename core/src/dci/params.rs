@@ -11,6 +11,9 @@ pub enum Metric {
     InnerProduct,
     /// Smallest squared Euclidean distance first; no lift.
     L2,
+    /// Largest cosine first. Keys are scaled to unit norm as they come in (a zero key stays zero) and queries as they are
+    /// read; beyond that as the inner product.
+    Cosine,
 }
 
 /// Where the directions of the simple indices come from.
@@ -23,16 +26,38 @@ pub enum Directions {
     Fitted,
 }
 
-/// How candidates are found. Both give the same candidates in the same order.
+impl Metric {
+    /// Whether keys and queries go through the lift.
+    pub(super) fn lifted(self) -> bool {
+        self != Metric::L2
+    }
+}
+
+/// How candidates are found; of an index: what it keeps for that. Walk and scan give the same candidates in the same order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// Whichever is expected to be faster.
+    /// Of a query: cells where the index has them and no budget is given, else walk or scan. Of an index: both.
     #[default]
     Auto,
     /// Two cursors per sorted list and a priority queue (the paper's Algorithm 3): sublinear.
     Walk,
     /// Projections compared block by block: linear with a small constant.
     Scan,
+    /// Cells of similar keys, coded in a byte a coordinate, and exact scores of the best codes: made for batches. An index
+    /// kept for this alone has no lists: keys enter it in a few microseconds.
+    Cells,
+}
+
+impl Engine {
+    /// Whether an index made for this keeps sorted lists.
+    pub(super) fn lists(self) -> bool {
+        self != Engine::Cells
+    }
+
+    /// Whether an index made for this keeps cells.
+    pub(super) fn cells(self) -> bool {
+        matches!(self, Engine::Auto | Engine::Cells)
+    }
 }
 
 /// Shape of an index. `Default` plus `dim` is a valid one.
@@ -66,6 +91,9 @@ pub struct IndexOptions {
     pub trusted: bool,
     /// Instruction set; `None` = the best of this machine.
     pub isa: Option<Isa>,
+    /// What queries are made ready for: [`Engine::Walk`] and [`Engine::Scan`] keep sorted lists, [`Engine::Cells`] cells,
+    /// [`Engine::Auto`] both.
+    pub engine: Engine,
 }
 
 impl Default for IndexOptions {
@@ -84,6 +112,7 @@ impl Default for IndexOptions {
             max_norm: 0.0,
             trusted: false,
             isa: None,
+            engine: Engine::Auto,
         }
     }
 }
@@ -131,7 +160,7 @@ impl IndexOptions {
         let or = |x: usize, d: usize| if x == 0 { d } else { x };
         self.num_simple = or(self.num_simple, 4);
         self.num_composite = or(self.num_composite, 2);
-        self.levels = or(self.levels, 1);
+        self.levels = if self.engine.lists() { or(self.levels, 1) } else { 1 };
         if self.promotion == 0.0 {
             self.promotion = match self.capacity {
                 0 => 1.0 / 16.0,
@@ -150,7 +179,7 @@ pub const MAX_NORM: f32 = 1e18;
 
 /// Budgets and limits of a query. All 0 = the defaults.
 #[derive(Clone, Copy, Debug)]
-pub struct QueryOptions {
+pub struct QueryOptions<'a> {
     /// Neighbours wanted per query, at least 1.
     pub k: usize,
     /// Most list entries visited per composite index and level (the paper's k1); 0 = see `visit_fraction`.
@@ -172,9 +201,11 @@ pub struct QueryOptions {
     pub id_end: u64,
     /// Engine.
     pub engine: Engine,
+    /// If there: only ids whose bit is set are answers, bit `id % 8` of byte `id / 8`; ids beyond it are not.
+    pub filter: Option<&'a [u8]>,
 }
 
-impl Default for QueryOptions {
+impl Default for QueryOptions<'_> {
     fn default() -> Self {
         QueryOptions {
             k: 1,
@@ -187,11 +218,12 @@ impl Default for QueryOptions {
             id_begin: 0,
             id_end: 0,
             engine: Engine::Auto,
+            filter: None,
         }
     }
 }
 
-impl QueryOptions {
+impl QueryOptions<'_> {
     /// Default budgets for `k` neighbours.
     pub fn new(k: usize) -> Self {
         QueryOptions { k, ..Default::default() }
@@ -200,6 +232,17 @@ impl QueryOptions {
     /// No budget at all: every point is visited, the answer is the brute-force answer.
     pub fn unlimited(k: usize) -> Self {
         QueryOptions { k, retrieve_fraction: 1.0, visit_fraction: 1.0, field_of_view: usize::MAX, ..Default::default() }
+    }
+
+    /// Whether any budget is given: then cells are not chosen by themselves.
+    pub(super) fn budgeted(&self) -> bool {
+        let fractions = self.visit_fraction > 0.0 || self.retrieve_fraction > 0.0;
+        self.visit > 0 || self.retrieve > 0 || self.field_of_view > 0 || fractions
+    }
+
+    /// Which ids may be answers, of resolved options.
+    pub(super) fn allowed(&self) -> super::lists::Allowed<'_> {
+        super::lists::Allowed { begin: self.id_begin, end: self.id_end, bits: self.filter }
     }
 
     /// Checks the ranges and replaces every 0 that has a fixed default.

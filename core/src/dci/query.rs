@@ -1,15 +1,32 @@
 //! Queries: levels from the top down, candidates scored by their true inner product or distance.
 
 use super::Index;
-use super::index::NO_ID;
+use super::cells::{Effort, Ranked};
+use super::index::{NO_ID, unit};
 use super::level::ROOT;
+use super::lists::{Allowed, Entry, by_place};
 use super::params::{Engine, MAX_NORM, Metric, Neighbor, QueryOptions};
-use super::scratch::{Budget, Scratch};
+use super::scratch::{ASKED, Budget, NEIGHBOURS, Scratch};
 use super::search::Place;
 use crate::error::{Error, Result, Status, reserved};
 use crate::mem::Rows;
 use crate::project::Lift;
-use core::ops::Range;
+use crate::queue::TopK;
+
+/// Fewer queries than this are answered one by one where every key is scored.
+const FEW: usize = 4;
+/// Candidates that are scored before looking whether to go on.
+const TURN: usize = 8;
+/// From so many queries on, some are answered exactly first.
+const MANY: usize = 512;
+
+/// How queries are answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Walk,
+    Exact,
+    Cells,
+}
 
 impl Index {
     /// The `k` best keys found for each query row (paper, Algorithm 3, at every level): `out` is `rows x k`, best first;
@@ -25,11 +42,11 @@ impl Index {
         &self,
         scratch: &mut Scratch,
         queries: Rows<'_>,
-        options: &QueryOptions,
+        options: &QueryOptions<'_>,
         out: &mut [Neighbor],
         counts: Option<&mut [u32]>,
     ) -> Result<()> {
-        self.run(scratch, queries, options, out, counts, Index::search)
+        self.run(scratch, queries, options, out, counts, false)
     }
 
     /// Brute force over all keys: the oracle, with the contract of [`query`](Index::query). Budgets are ignored.
@@ -40,21 +57,21 @@ impl Index {
         &self,
         scratch: &mut Scratch,
         queries: Rows<'_>,
-        options: &QueryOptions,
+        options: &QueryOptions<'_>,
         out: &mut [Neighbor],
         counts: Option<&mut [u32]>,
     ) -> Result<()> {
-        self.run(scratch, queries, options, out, counts, Index::search_exact)
+        self.run(scratch, queries, options, out, counts, true)
     }
 
     fn run(
         &self,
         scratch: &mut Scratch,
         queries: Rows<'_>,
-        options: &QueryOptions,
+        options: &QueryOptions<'_>,
         out: &mut [Neighbor],
         mut counts: Option<&mut [u32]>,
-        search: fn(&Index, &mut Scratch, &QueryOptions),
+        exact: bool,
     ) -> Result<()> {
         let o = options.resolve()?;
         scratch.check(self)?;
@@ -73,6 +90,7 @@ impl Index {
         {
             return Err(Error::new(Status::Buffer, "counts", "too small").need(n, counts.len()));
         }
+        let way = if exact { Way::Exact } else { self.way(options)? };
         if !self.options.trusted
             && let Some(row) = queries.first_not_finite()
         {
@@ -82,27 +100,206 @@ impl Index {
             queries.read(row, &mut scratch.query);
             self.check_query(&scratch.query).map_err(|e| e.row(row))?;
         }
-        let nothing = Neighbor {
-            id: NO_ID,
-            score: if self.options.metric == Metric::L2 { f32::INFINITY } else { f32::NEG_INFINITY },
-        };
+        if way != Way::Walk {
+            self.run_batch(scratch, queries, options, way, out, counts);
+            return Ok(());
+        }
         for row in 0..n {
-            queries.read(row, &mut scratch.query);
-            search(self, scratch, &o);
-            let answers = &mut out[row * o.k..][..o.k];
-            answers.fill(nothing);
-            let sorted = scratch.top.into_sorted();
-            for (a, item) in answers.iter_mut().zip(sorted) {
-                *a = Neighbor {
-                    id: item.id,
-                    score: if self.options.metric == Metric::L2 { -item.score } else { item.score },
-                };
-            }
+            self.read_query(queries, row, &mut scratch.query);
+            self.search(scratch, &o);
+            let count = self.take_top(&mut scratch.top, &mut out[row * o.k..][..o.k]);
             if let Some(counts) = counts.as_deref_mut() {
-                counts[row] = sorted.len() as u32;
+                counts[row] = count;
             }
         }
         Ok(())
+    }
+
+    /// How a query with these (unresolved) options is answered.
+    fn way(&self, options: &QueryOptions<'_>) -> Result<Way> {
+        let kept = self.options.engine;
+        match options.engine {
+            Engine::Walk | Engine::Scan if kept.lists() => Ok(Way::Walk),
+            Engine::Walk | Engine::Scan => {
+                Err(Error::new(Status::Unsupported, "engine", "the index was made for cells alone: it has no lists"))
+            }
+            Engine::Cells if !kept.cells() => {
+                Err(Error::new(Status::Unsupported, "engine", "the index was made without cells"))
+            }
+            Engine::Cells => Ok(Way::Cells),
+            Engine::Auto if !kept.lists() => Ok(Way::Cells),
+            Engine::Auto if self.cells.active() && !options.budgeted() => Ok(Way::Cells),
+            Engine::Auto => Ok(Way::Walk),
+        }
+    }
+
+    /// Row `row` of the queries as it is compared with keys.
+    fn read_query(&self, queries: Rows<'_>, row: usize, out: &mut [f32]) {
+        queries.read(row, out);
+        if self.options.metric == Metric::Cosine {
+            unit(out);
+        }
+    }
+
+    /// What an answer that there is none of looks like.
+    pub(super) fn nothing(&self) -> Neighbor {
+        let score = if self.options.metric == Metric::L2 { f32::INFINITY } else { f32::NEG_INFINITY };
+        Neighbor { id: NO_ID, score }
+    }
+
+    /// Writes the answers in `top`; returns how many.
+    fn take_top(&self, top: &mut TopK, out: &mut [Neighbor]) -> u32 {
+        let sign = if self.options.metric == Metric::L2 { -1.0 } else { 1.0 };
+        out.fill(self.nothing());
+        let sorted = top.into_sorted();
+        for (a, item) in out.iter_mut().zip(sorted) {
+            *a = Neighbor { id: item.id, score: sign * item.score };
+        }
+        sorted.len() as u32
+    }
+
+    /// Many queries, exactly or by cells.
+    fn run_batch(
+        &self,
+        scratch: &mut Scratch,
+        queries: Rows<'_>,
+        options: &QueryOptions<'_>,
+        way: Way,
+        out: &mut [Neighbor],
+        mut counts: Option<&mut [u32]>,
+    ) {
+        let Ok(o) = options.resolve() else { return };
+        let (n, k, dim, live) = (queries.rows(), o.k, self.dim(), self.len());
+        let allowed = o.allowed();
+        let admitted = if allowed.all() { live } else { self.ids().filter(|&id| allowed.admits(id)).count() };
+        let mut effort = Effort::EXACT;
+        if way == Way::Cells && self.cells.active() && admitted > 0 {
+            effort = self.effort(scratch, queries, options, &o);
+            // Few answers in sight: the cells that hold them are as many times farther.
+            let times = live as f32 / admitted as f32;
+            effort.probe = (effort.probe as f32 * times).min(u32::MAX as f32) as u32;
+            if effort.keep as usize >= admitted / 4 {
+                effort = Effort::EXACT;
+            }
+        }
+        // A few queries, or few keys in sight, are faster one by one: tiles would be empty.
+        if effort == Effort::EXACT && (n < FEW || admitted < live / 4) {
+            for row in 0..n {
+                self.read_query(queries, row, &mut scratch.query);
+                self.search_exact(scratch, &o);
+                let count = self.take_top(&mut scratch.top, &mut out[row * k..][..k]);
+                if let Some(counts) = counts.as_deref_mut() {
+                    counts[row] = count;
+                }
+            }
+            return;
+        }
+        let keep = if effort == Effort::EXACT { k.min(live) } else { effort.keep as usize };
+        let room = scratch.batch.room(keep, live);
+        let chunk = scratch.batch.chunk(room);
+        for first in (0..n).step_by(chunk) {
+            let rows = chunk.min(n - first);
+            for i in 0..rows {
+                self.read_query(queries, first + i, &mut scratch.batch.rows[i * dim..][..dim]);
+            }
+            let out = &mut out[first * k..][..rows * k];
+            let mut counts = counts.as_deref_mut().map(|c| &mut c[first..][..rows]);
+            let Scratch { batch, probing, top, .. } = scratch;
+            if effort == Effort::EXACT {
+                self.exact_chunk(batch, rows, k, allowed, out, counts);
+                continue;
+            }
+            self.cells.probe(self.keys_view(), batch, probing, rows, effort, room, allowed);
+            for i in 0..rows {
+                let list = &mut batch.entries[i * room..][..batch.len[i] as usize];
+                self.score_in_turn(&batch.rows[i * dim..][..dim], list, k, effort.patience as usize, top);
+                let count = self.take_top(top, &mut out[i * k..][..k]);
+                if let Some(counts) = counts.as_deref_mut() {
+                    counts[i] = count;
+                }
+            }
+        }
+    }
+
+    /// Scores candidates from the best code on, until `patience` in a row are none of the best `k`; leaves those in `top`.
+    fn score_in_turn(&self, query: &[f32], list: &mut [Entry], k: usize, patience: usize, top: &mut TopK) {
+        reserved(top.reset(k.min(self.len())));
+        if patience < list.len() {
+            list.sort_unstable_by(by_place);
+        }
+        let mut last = k;
+        for (step, part) in list.chunks_mut(TURN).enumerate() {
+            let first = step * TURN;
+            if first > last.saturating_add(patience) {
+                break;
+            }
+            self.score_entries(query, part);
+            for (i, e) in part.iter().enumerate() {
+                if top.push(e.score, self.ids[e.at as usize], e.at) {
+                    last = last.max(first + i);
+                }
+            }
+        }
+    }
+
+    /// How much of the cells to look into.
+    fn effort(
+        &self,
+        scratch: &mut Scratch,
+        queries: Rows<'_>,
+        options: &QueryOptions<'_>,
+        o: &QueryOptions<'_>,
+    ) -> Effort {
+        let (live, k) = (self.len(), o.k);
+        if k >= live / 8 {
+            return Effort::EXACT;
+        }
+        if options.budgeted() {
+            return self.budget(options, k);
+        }
+        if queries.rows() >= MANY {
+            return self.measure(scratch, queries, k, o.target_recall);
+        }
+        self.cells.effort(k, o.target_recall)
+    }
+
+    /// The effort that budgets name: `visit` keys whose codes are compared, `retrieve` keys that are scored exactly.
+    fn budget(&self, options: &QueryOptions<'_>, k: usize) -> Effort {
+        let live = self.len() as f32;
+        let of = |n: usize, fraction: f32| (n as f32).max(fraction * live);
+        let visit = of(options.visit, options.visit_fraction);
+        let retrieve = of(options.retrieve, options.retrieve_fraction);
+        let keep = if retrieve > 0.0 { retrieve } else { 4.0 * k as f32 };
+        let cells = self.cells.count() as f32;
+        let probe = if visit > 0.0 { libm::ceilf(visit * cells / live) } else { cells };
+        Effort { probe: probe.clamp(1.0, cells) as u32, keep: keep.clamp(k as f32, live) as u32, patience: u32::MAX }
+    }
+
+    /// Answers some of the queries exactly and chooses what finds a share `target` of that for least.
+    fn measure(&self, scratch: &mut Scratch, queries: Rows<'_>, k: usize, target: f32) -> Effort {
+        let (n, dim) = (queries.rows(), self.dim());
+        let near = k.min(NEIGHBOURS);
+        // A small batch is not worth many exact answers.
+        let asked = (n / 16).min(ASKED).min(scratch.batch.chunk(scratch.batch.room(near, self.len())));
+        for i in 0..asked {
+            self.read_query(queries, i * n / asked, &mut scratch.batch.rows[i * dim..][..dim]);
+        }
+        let everything = Allowed { begin: 0, end: NO_ID, bits: None };
+        let Scratch { batch, sample, scores, probing, .. } = scratch;
+        // k is far below the number of keys: every query has so many answers.
+        self.exact_chunk(batch, asked, near, everything, &mut sample.truth[..asked * near], None);
+        scores.clear();
+        reserved(scores.resize(self.ids.len(), 0.0));
+        for i in 0..asked {
+            let truth = sample.truth[i * near..][..near].iter().filter_map(|t| self.slot(t.id));
+            let room = Ranked { dense: scores, ranks: probing.ranks() };
+            let query = &batch.rows[i * dim..][..dim];
+            let found = &mut sample.found[i * near..][..near];
+            self.cells.rank_found(self.keys_view(), query, None, truth, room, found);
+        }
+        let cost = self.cells.cost(&self.keys_view(), self.len());
+        let e = cost.choose(&sample.found[..asked * near], near, target, &mut sample.codes);
+        e.times(k.div_ceil(near))
     }
 
     fn check_query(&self, query: &[f32]) -> Result<()> {
@@ -110,8 +307,8 @@ impl Index {
         if norm2 >= MAX_NORM * MAX_NORM {
             return Err(Error::new(Status::NotFinite, "queries", "norm is 1e18 or more"));
         }
-        if norm2 == 0.0 && self.options.metric == Metric::InnerProduct && query.iter().all(|&x| x == 0.0) {
-            return Err(Error::new(Status::Argument, "queries", "zero norm: no direction under the inner product"));
+        if norm2 == 0.0 && self.options.metric.lifted() && query.iter().all(|&x| x == 0.0) {
+            return Err(Error::new(Status::Argument, "queries", "zero norm: it has no direction"));
         }
         Ok(())
     }
@@ -123,7 +320,7 @@ impl Index {
 
     /// Level by level: the entries kept at one level are the cells searched at the next. Leaves the answers for
     /// `scratch.query` in `scratch.top`.
-    pub(crate) fn search(&self, scratch: &mut Scratch, o: &QueryOptions) {
+    pub(crate) fn search(&self, scratch: &mut Scratch, o: &QueryOptions<'_>) {
         let Scratch { query, proj, .. } = scratch;
         self.projector.query(query, &self.lift, proj);
         for level in (0..self.options.levels).rev() {
@@ -131,7 +328,8 @@ impl Index {
             self.look_down(scratch, level);
             let points = self.points_in_view(scratch, level);
             let keep = if leaf { o.k } else { o.field_of_view }.min(points);
-            let ids = if leaf { o.id_begin..o.id_end } else { 0..NO_ID };
+            let everything = Allowed { begin: 0, end: NO_ID, bits: None };
+            let ids = if leaf { o.allowed() } else { everything };
             let budget = Budget::new(o, points, self.options.num_simple, keep);
             scratch.found.clear();
             scratch.picked.begin();
@@ -172,8 +370,8 @@ impl Index {
         scores.clear();
         reserved(scores.resize(found.len(), 0.0));
         match self.options.metric {
-            Metric::InnerProduct => self.isa.dots_at(&self.keys, self.dim(), found, query, scores),
             Metric::L2 => self.isa.sq_dists_at(&self.keys, self.dim(), found, query, scores),
+            _ => self.isa.dots_at(&self.keys, self.dim(), found, query, scores),
         }
         let sign = if self.options.metric == Metric::L2 { -1.0 } else { 1.0 };
         reserved(top.reset(keep));
@@ -186,10 +384,11 @@ impl Index {
     }
 
     /// Brute force for `scratch.query`; leaves the answers in `scratch.top`.
-    pub(crate) fn search_exact(&self, scratch: &mut Scratch, o: &QueryOptions) {
+    pub(crate) fn search_exact(&self, scratch: &mut Scratch, o: &QueryOptions<'_>) {
+        let allowed = o.allowed();
         scratch.found.clear();
         for (slot, id) in self.ids.iter().enumerate() {
-            if *id != NO_ID && (o.id_begin..o.id_end).contains(id) {
+            if *id != NO_ID && allowed.admits(*id) {
                 reserved(scratch.found.push(slot as u32));
             }
         }
@@ -208,7 +407,7 @@ impl Index {
         scratch: &mut Scratch,
         query: &[f32],
         composite: usize,
-        options: &QueryOptions,
+        options: &QueryOptions<'_>,
         out: &mut [u64],
     ) -> Result<usize> {
         let o = options.resolve()?;
@@ -231,7 +430,7 @@ impl Index {
         self.look_down(scratch, 0);
         let points = self.points_in_view(scratch, 0);
         let budget = Budget::new(&o, points, self.options.num_simple, 0);
-        let ids: Range<u64> = o.id_begin..o.id_end;
+        let ids = o.allowed();
         scratch.found.clear();
         scratch.picked.begin();
         self.collect(scratch, Place { level: 0, composite, ids: &ids }, &budget);

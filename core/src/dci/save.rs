@@ -5,7 +5,7 @@
 //! |---|---|
 //! | 8 | magic `ICEIDX` + two zero bytes |
 //! | 4 | format version |
-//! | 4 x 6 | dim, metric, num_simple, num_composite, levels, flags (1 = fixed, 2 = trusted) |
+//! | 4 x 6 | dim, metric, num_simple, num_composite, levels, flags (1 = fixed, 2 = trusted, 4 x engine) |
 //! | 4 x 3 | promotion, max_norm, norm bound (f32) |
 //! | 8 x 4 | seed, capacity, next id, number of keys n |
 //! | 8 x n | ids |
@@ -14,7 +14,7 @@
 
 use super::Index;
 use super::index::NO_ID;
-use super::params::{Directions, IndexOptions, MAX_KEYS, Metric};
+use super::params::{Directions, Engine, IndexOptions, MAX_KEYS, Metric};
 use crate::bytes::{Reader, Writer};
 use crate::error::{Error, Result, Status};
 use crate::mem::{Dtype, Memory};
@@ -50,6 +50,7 @@ fn read_header(bytes: &[u8]) -> Result<(Header, Reader<'_>)> {
         metric: match metric {
             0 => Metric::InnerProduct,
             1 => Metric::L2,
+            2 => Metric::Cosine,
             _ => return Err(damaged("unknown metric")),
         },
         num_simple: num_simple as usize,
@@ -63,10 +64,16 @@ fn read_header(bytes: &[u8]) -> Result<(Header, Reader<'_>)> {
         max_norm,
         trusted: flags & 2 != 0,
         isa: None,
+        engine: match flags >> 2 {
+            0 => Engine::Auto,
+            1 => Engine::Walk,
+            2 => Engine::Scan,
+            _ => Engine::Cells,
+        },
     };
     let keys = usize::try_from(keys).ok().filter(|&n| n <= MAX_KEYS && n <= options.capacity);
     let keys = keys.ok_or(damaged("number of keys is out of range"))?;
-    if flags > 3 || num_simple == 0 || num_composite == 0 || levels == 0 || !bound.is_finite() || bound < 0.0 {
+    if flags > 15 || num_simple == 0 || num_composite == 0 || levels == 0 || !bound.is_finite() || bound < 0.0 {
         return Err(damaged("options are out of range"));
     }
     let options = options.resolve().map_err(|_| damaged("options are out of range"))?;
@@ -92,7 +99,7 @@ impl Index {
         let out = out.get_mut(..need).ok_or(Error::new(Status::Buffer, "buf", "too small").need(need, have))?;
         let o = &self.options;
         let mut w = Writer::new(out, MAGIC, VERSION);
-        let flags = u32::from(o.fixed) | u32::from(o.trusted) << 1;
+        let flags = u32::from(o.fixed) | u32::from(o.trusted) << 1 | (o.engine as u32) << 2;
         for x in [o.dim as u32, o.metric as u32, o.num_simple as u32, o.num_composite as u32, o.levels as u32, flags] {
             w.u32(x);
         }
@@ -137,6 +144,7 @@ impl Index {
         }
         index.next_id = header.next_id;
         index.rebuild();
+        index.fold();
         Ok(index)
     }
 }

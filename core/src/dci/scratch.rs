@@ -1,6 +1,8 @@
 //! What a query writes: one per thread, so that the index itself stays shared and unchanged.
 
 use super::Index;
+use super::batch::{Batch, BatchShape};
+use super::cells::{Found, Probing, Shape as CellShape};
 use super::level::room;
 use super::params::{Engine, IndexOptions, Neighbor, QueryOptions};
 use crate::error::{Error, Result, Status};
@@ -43,7 +45,21 @@ pub struct Scratch {
     pub(crate) top: TopK,
     /// Keys a row attends to, of all ranges it sees.
     pub(crate) chosen: Buf<Neighbor>,
+    pub(super) batch: Batch,
+    pub(super) probing: Probing,
+    pub(super) sample: Sample,
 }
+
+/// Some queries of a batch, what they find, and what finding it took.
+pub(super) struct Sample {
+    pub truth: Buf<Neighbor>,
+    pub found: Buf<Found>,
+    pub codes: Buf<u32>,
+}
+
+/// Queries of a batch that are asked exactly to see what a recall takes, and most neighbours of each.
+pub(super) const ASKED: usize = 48;
+pub(super) const NEIGHBOURS: usize = 64;
 
 /// Sizes of a scratch.
 struct Shape {
@@ -54,19 +70,26 @@ struct Shape {
     cells: usize,
     cursors: usize,
     entries: usize,
+    batch: BatchShape,
+    celled: CellShape,
+    sample: usize,
 }
 
 impl Shape {
     /// For an index with these (resolved) options and room for `slots` keys.
     fn new(o: &IndexOptions, slots: usize) -> Shape {
         let cells = if o.levels > 1 { room(slots, o.promotion, 1).max(1) } else { 1 };
+        let celled = CellShape::new(o.dim, Index::celled(o, slots));
         Shape {
             slots,
-            lists: o.num_simple * o.num_composite,
+            lists: Index::lists_of(o),
             dim: o.dim,
             cells,
-            cursors: cells.saturating_mul(2 * o.num_simple),
-            entries: slots.saturating_mul(o.num_simple),
+            cursors: if o.engine.lists() { cells.saturating_mul(2 * o.num_simple) } else { 0 },
+            entries: if o.engine.lists() { slots.saturating_mul(o.num_simple) } else { 0 },
+            batch: BatchShape::new(o.dim, slots, celled.product()),
+            celled,
+            sample: if celled.rank > 0 { ASKED * NEIGHBOURS } else { 0 },
         }
     }
 
@@ -83,6 +106,11 @@ impl Shape {
         Buf::<f32>::plan(plan, self.slots);
         TopK::plan(plan, self.slots);
         Buf::<Neighbor>::plan(plan, self.slots);
+        self.batch.plan(plan);
+        Probing::plan(plan, &self.celled, self.batch.chunk);
+        Buf::<Neighbor>::plan(plan, self.sample);
+        Buf::<Found>::plan(plan, self.sample);
+        Buf::<u32>::plan(plan, self.sample);
     }
 }
 
@@ -123,6 +151,13 @@ impl Scratch {
             scores: Buf::with_capacity(memory, s.slots)?,
             top: TopK::with_capacity(memory, s.slots)?,
             chosen: Buf::with_capacity(memory, s.slots)?,
+            batch: s.batch.make(memory)?,
+            probing: Probing::new(memory, &s.celled, s.batch.chunk)?,
+            sample: Sample {
+                truth: Buf::filled(memory, s.sample, Neighbor::default())?,
+                found: Buf::filled(memory, s.sample, Found::default())?,
+                codes: Buf::filled(memory, s.sample, 0)?,
+            },
         })
     }
 
@@ -134,7 +169,8 @@ impl Scratch {
         if self.lists != index.lists() || self.query.len() != index.dim() {
             return Err(Error::new(Status::Shape, "scratch", "was made for an index of another shape"));
         }
-        if self.slots < index.ids.len() || self.view.capacity() < index.parents_len() {
+        let roomy = self.view.capacity() >= index.parents_len() && self.probing.fits(&index.cells);
+        if self.slots < index.ids.len() || !roomy {
             let e = Error::new(Status::Capacity, "scratch", "was made before the index grew");
             return Err(e.need(index.ids.len(), self.slots));
         }
@@ -158,7 +194,7 @@ pub(super) struct Budget {
 
 impl Budget {
     /// Budgets for `points` points in view, of which `keep` will be kept.
-    pub fn new(o: &QueryOptions, points: usize, simple: usize, keep: usize) -> Budget {
+    pub fn new(o: &QueryOptions<'_>, points: usize, simple: usize, keep: usize) -> Budget {
         let share = |fraction: f32, of: usize| libm::ceil(f64::from(fraction) * of as f64) as usize;
         let entries = points.saturating_mul(simple);
         Budget {

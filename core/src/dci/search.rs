@@ -8,12 +8,12 @@
 
 use super::Index;
 use super::level::ROOT;
+use super::lists::Allowed;
 use super::params::Engine;
 use super::scratch::{Budget, Entry, Scratch};
 use crate::error::reserved;
 use crate::list::{Cursor, cell_of, proj_of, sort_key};
 use core::cmp::Ordering;
-use core::ops::Range;
 
 /// Where candidates are looked for: composite index `composite` of level `level`, in the scratch's cells in view, among
 /// keys with these ids.
@@ -21,12 +21,12 @@ use core::ops::Range;
 pub(super) struct Place<'a> {
     pub level: usize,
     pub composite: usize,
-    pub ids: &'a Range<u64>,
+    pub ids: &'a Allowed<'a>,
 }
 
 impl Index {
     fn eligible(&self, place: Place<'_>, slot: u32) -> bool {
-        place.ids.contains(&self.id_at(slot))
+        place.ids.admits(self.id_at(slot))
     }
 
     /// Adds the candidates of one composite index to `scratch.found`, skipping those already picked at this level.
@@ -34,6 +34,8 @@ impl Index {
         let simple = self.options.num_simple;
         let everything = budget.retrieve >= budget.points && budget.visit >= budget.entries;
         match budget.engine {
+            // Nobody asks the lists of an index of cells.
+            Engine::Cells => {}
             Engine::Walk => self.walk(scratch, place, budget),
             Engine::Scan => self.scan(scratch, place, budget),
             Engine::Auto if everything => self.take_all(scratch, place),

@@ -171,6 +171,10 @@ impl<'a> Rows<'a> {
     /// If `i >= rows`.
     pub fn row_f32(&self, i: usize) -> Option<&'a [f32]> {
         let p = self.row_ptr(i);
+        // A view without columns may have no address.
+        if self.cols == 0 {
+            return (self.dtype == Dtype::F32).then_some(&[]);
+        }
         // SAFETY: the row is in range, aligned, and borrowed for 'a.
         (self.dtype == Dtype::F32).then(|| unsafe { core::slice::from_raw_parts(p.cast(), self.cols) })
     }
@@ -181,6 +185,10 @@ impl<'a> Rows<'a> {
     /// If `i >= rows`.
     pub fn row_bits(&self, i: usize) -> Option<&'a [u16]> {
         let p = self.row_ptr(i);
+        // A view without columns may have no address.
+        if self.cols == 0 {
+            return (self.dtype != Dtype::F32).then_some(&[]);
+        }
         // SAFETY: the row is in range, aligned, and borrowed for 'a.
         (self.dtype != Dtype::F32).then(|| unsafe { core::slice::from_raw_parts(p.cast(), self.cols) })
     }
@@ -315,6 +323,10 @@ impl<'a> RowsMut<'a> {
     /// If `i >= rows`.
     pub fn row_f32(&mut self, i: usize) -> Option<&mut [f32]> {
         let p = self.row_ptr(i);
+        // A view without columns may have no address.
+        if self.cols == 0 {
+            return (self.dtype == Dtype::F32).then_some(&mut []);
+        }
         // SAFETY: in range, aligned, exclusively borrowed.
         (self.dtype == Dtype::F32).then(|| unsafe { core::slice::from_raw_parts_mut(p.cast(), self.cols) })
     }
@@ -323,6 +335,9 @@ impl<'a> RowsMut<'a> {
     pub fn as_slice(&mut self) -> Option<&mut [f32]> {
         if self.dtype != Dtype::F32 || (self.rows > 1 && self.stride != self.cols * 4) {
             return None;
+        }
+        if self.rows == 0 || self.cols == 0 {
+            return Some(&mut []);
         }
         // SAFETY: the rows are contiguous, aligned and exclusively borrowed; their extent was checked at creation.
         Some(unsafe { core::slice::from_raw_parts_mut(self.data.cast(), self.rows * self.cols) })

@@ -7,6 +7,9 @@
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 pub(crate) mod block;
+pub(crate) mod codes;
+#[cfg(test)]
+mod codes_tests;
 mod detect;
 mod element;
 pub(crate) mod few;
@@ -45,7 +48,7 @@ pub enum Isa {
 pub(crate) trait Task {
     /// Result.
     type Out;
-    /// Whether it uses [`Simd::dot16`]: only such work is compiled once more for VNNI.
+    /// Whether it uses [`Simd::dot16`] or [`Simd::dot8`]: only such work is compiled once more for VNNI.
     const DOT16: bool = false;
     /// Does the work.
     fn run<S: Simd>(self, s: S) -> Self::Out;

@@ -22,6 +22,11 @@ impl Simd for Scalar {
         acc + i32::from(a as i16) * i32::from(b as i16) + (a >> 16) * (b >> 16)
     }
     #[inline(always)]
+    fn dot8(self, acc: i32, a: i32, b: i32) -> i32 {
+        let (a, b) = (a.to_ne_bytes(), b.to_ne_bytes());
+        (0..4).fold(acc, |sum, i| sum + i32::from(a[i]) * i32::from(b[i] as i8))
+    }
+    #[inline(always)]
     fn to_f32(self, a: i32) -> f32 {
         a as f32
     }

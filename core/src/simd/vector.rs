@@ -17,6 +17,8 @@ pub(crate) trait Simd: Copy {
     fn splat_i(self, x: i32) -> Self::I;
     /// `acc + a0 b0 + a1 b1` in every lane, for pairs of i16; the caller keeps the sums inside i32.
     fn dot16(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// `acc + sum of a_i b_i` in every lane, for four unsigned bytes `a` and four signed bytes `b`; sums stay inside i32.
+    fn dot8(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// Integers to the nearest f32.
     fn to_f32(self, a: Self::I) -> Self::V;
     /// `LANES` integers.

@@ -260,6 +260,14 @@ impl Work {
     }
 }
 
+/// How much of a segment a mask touches.
+enum Masked {
+    None,
+    Some,
+    /// No row of the block sees any of it.
+    All,
+}
+
 /// `n` consecutive rows of each of `group` heads that share keys and values.
 pub(super) struct RowBlock<'a> {
     pub(super) isa: Isa,
@@ -284,8 +292,8 @@ impl RowBlock<'_> {
         Head { head: self.head.head + h, q: self.q.head(self.head.batch, self.head.head + h), ..*self.head }
     }
 
-    /// Marks the segments that every row sees whole, and notes what is left; returns how many there are: none for more
-    /// queries than 16 bits number.
+    /// Marks the segments that every row sees whole, and notes what is left but for what no row sees; returns how many there
+    /// are: none for more queries than 16 bits number.
     pub(super) fn find_usable(&self, work: &mut Work) -> usize {
         // A certificate takes coordinates, which there are from some keys on.
         if self.queries() > NUMBERED || (work.evidence.is_some() && self.cells.coords().is_none()) {
@@ -303,16 +311,23 @@ impl RowBlock<'_> {
         work.usable.fill(0);
         for segment in 0..self.cells.segments() {
             let [low, high] = self.cells.range(segment);
-            if low < first || high >= end || self.is_masked(segment, low, high) {
+            if low < first || high >= end {
                 continue;
             }
+            let hidden = match self.masked(segment, low, high) {
+                Masked::None => false,
+                Masked::Some => continue,
+                Masked::All => true,
+            };
             if at < low {
                 // One more range than segments fits.
                 crate::error::reserved(work.ranges.push(Span { begin: at, end: low }));
             }
             at = high + 1;
-            work.usable[segment] = 1;
-            count += 1;
+            if !hidden {
+                work.usable[segment] = 1;
+                count += 1;
+            }
         }
         if at < self.head.v.rows() {
             crate::error::reserved(work.ranges.push(Span { begin: at, end: self.head.v.rows() }));
@@ -320,29 +335,38 @@ impl RowBlock<'_> {
         count
     }
 
-    /// Whether padding or a bias touches a segment. Cells know nothing of either.
-    fn is_masked(&self, segment: usize, low: usize, high: usize) -> bool {
-        let masking = self.head.masking;
-        if let Some(keep) = masking.keep(self.head.batch)
-            && (0..crate::cells::LEAVES).any(|leaf| {
+    /// What padding or a bias does to a segment, of which cells know nothing.
+    fn masked(&self, segment: usize, low: usize, high: usize) -> Masked {
+        let (masking, batch) = (self.head.masking, self.head.batch);
+        let (mut clear, mut hidden) = (true, true);
+        if let Some(keep) = masking.keep(batch) {
+            for leaf in 0..crate::cells::LEAVES {
                 let node = segment * crate::cells::NODES + leaf / BLOCK;
-                self.cells.keys_of(node, leaf % BLOCK).iter().any(|&id| keep[id as usize] == 0)
-            })
-        {
-            return true;
+                for &id in self.cells.keys_of(node, leaf % BLOCK) {
+                    clear &= keep[id as usize] != 0;
+                    hidden &= keep[id as usize] == 0;
+                }
+            }
+        } else {
+            let mut part = [0.0; 64];
+            for (h, i) in (0..self.group).flat_map(|h| (0..self.n).map(move |i| (h, i))) {
+                let Some(bias) = masking.bias(batch, self.head.head + h) else { break };
+                for at in (low..=high).step_by(64) {
+                    let part = &mut part[..(high + 1 - at).min(64)];
+                    bias.read_part(self.begin + i, at, part);
+                    clear &= part.iter().all(|&x| x == 0.0);
+                    hidden &= part.iter().all(|&x| x == f32::NEG_INFINITY);
+                }
+                if !clear && !hidden {
+                    break;
+                }
+            }
         }
-        let mut part = [0.0; 64];
-        (0..self.group).any(|h| {
-            masking.bias(self.head.batch, self.head.head + h).is_some_and(|bias| {
-                (0..self.n).any(|i| {
-                    (low..=high).step_by(64).any(|at| {
-                        let part = &mut part[..(high + 1 - at).min(64)];
-                        bias.read_part(self.begin + i, at, part);
-                        part.iter().any(|&x| x != 0.0)
-                    })
-                })
-            })
-        })
+        match (clear, hidden) {
+            (true, _) => Masked::None,
+            (_, true) => Masked::All,
+            _ => Masked::Some,
+        }
     }
 
     /// Whether the rows are so few that the dense kernels take them another way.

@@ -44,6 +44,18 @@ impl Simd for Neon {
         })
     }
     #[inline(always)]
+    fn dot8(self, acc: int32x4_t, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        op!({
+            let (a, b) = (vreinterpretq_u8_s32(a), vreinterpretq_s8_s32(b));
+            let (a0, a1) = (vmovl_u8(vget_low_u8(a)), vmovl_high_u8(a));
+            let (a0, a1) = (vreinterpretq_s16_u16(a0), vreinterpretq_s16_u16(a1));
+            let (b0, b1) = (vmovl_s8(vget_low_s8(b)), vmovl_high_s8(b));
+            let low = vpaddq_s32(vmull_s16(vget_low_s16(a0), vget_low_s16(b0)), vmull_high_s16(a0, b0));
+            let high = vpaddq_s32(vmull_s16(vget_low_s16(a1), vget_low_s16(b1)), vmull_high_s16(a1, b1));
+            vaddq_s32(acc, vpaddq_s32(low, high))
+        })
+    }
+    #[inline(always)]
     fn to_f32(self, a: int32x4_t) -> float32x4_t {
         op!(vcvtq_f32_s32(a))
     }

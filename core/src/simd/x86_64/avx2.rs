@@ -53,6 +53,17 @@ impl Simd for Avx2 {
         op!(_mm256_add_epi32(acc, _mm256_madd_epi16(a, b)))
     }
     #[inline(always)]
+    fn dot8(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        op!({
+            let even = _mm256_madd_epi16(
+                _mm256_and_si256(a, _mm256_set1_epi16(0xff)),
+                _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(b)),
+            );
+            let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(a), _mm256_srai_epi16::<8>(b));
+            _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
+        })
+    }
+    #[inline(always)]
     fn to_f32(self, a: __m256i) -> __m256 {
         op!(_mm256_cvtepi32_ps(a))
     }

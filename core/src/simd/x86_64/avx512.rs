@@ -45,6 +45,19 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         op!(if VNNI { _mm512_dpwssd_epi32(acc, a, b) } else { _mm512_add_epi32(acc, _mm512_madd_epi16(a, b)) })
     }
     #[inline(always)]
+    fn dot8(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        op!(if VNNI {
+            _mm512_dpbusd_epi32(acc, a, b)
+        } else {
+            let even = _mm512_madd_epi16(
+                _mm512_and_si512(a, _mm512_set1_epi16(0xff)),
+                _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(b)),
+            );
+            let odd = _mm512_madd_epi16(_mm512_srli_epi16::<8>(a), _mm512_srai_epi16::<8>(b));
+            _mm512_add_epi32(acc, _mm512_add_epi32(even, odd))
+        })
+    }
+    #[inline(always)]
     fn to_f32(self, a: __m512i) -> __m512 {
         op!(_mm512_cvtepi32_ps(a))
     }

@@ -1,0 +1,247 @@
+//! How many cells to look into and how many keys to score exactly for a recall: measured, not guessed.
+
+use super::search::Ranked;
+use super::{Cells, Keys, PANEL};
+use crate::dci::lists::Entry;
+use crate::math::hash;
+use crate::simd::Isa;
+use crate::simd::codes::{Catch, Pack, Sieve};
+
+/// Work of one query: cells looked into, and keys scored exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::dci) struct Effort {
+    /// 0: every key is scored exactly.
+    pub probe: u32,
+    /// Most of them.
+    pub keep: u32,
+    /// Of them, in the order of their codes: how many in a row may turn out to be no answers before the rest are let be.
+    pub patience: u32,
+}
+
+impl Effort {
+    /// Every key.
+    pub const EXACT: Effort = Effort { probe: 0, keep: 0, patience: 0 };
+}
+
+impl Effort {
+    /// The effort for so many times the neighbours.
+    pub fn times(self, times: usize) -> Effort {
+        let of = |x: u32| (x as usize).saturating_mul(times).min(u32::MAX as usize) as u32;
+        Effort { probe: self.probe, keep: of(self.keep), patience: of(self.patience) }
+    }
+}
+
+/// Of a true neighbour: cells that come before its own, and keys whose codes score better.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::dci) struct Found {
+    pub cells: u32,
+    pub codes: u32,
+}
+
+/// Own keys that a fold asks for, and the neighbours of each.
+const ASKED: usize = 16;
+const NEIGHBOURS: usize = 16;
+
+/// Neighbours wanted, and recalls, that a fold works out efforts for.
+const WANTED: [usize; 5] = [1, 2, 4, 8, 16];
+const TARGETS: [f32; 8] = [0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.998];
+
+/// Efforts by neighbours wanted and recall.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::dci) struct Curve {
+    best: [[Effort; TARGETS.len()]; WANTED.len()],
+}
+
+impl Curve {
+    /// The effort for `k` neighbours at a recall.
+    pub fn effort(&self, k: usize, target: f32) -> Effort {
+        let Some(t) = TARGETS.iter().position(|&t| t >= target) else { return Effort::EXACT };
+        let row = WANTED.iter().position(|&w| w >= k).unwrap_or(WANTED.len() - 1);
+        let e = self.best[row][t];
+        if e == Effort::EXACT {
+            return Effort::EXACT;
+        }
+        // Beyond what was measured, further neighbours lie as much further down.
+        e.times(k.div_ceil(WANTED[row]))
+    }
+}
+
+/// What things cost, in multiply-adds of f32.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::dci) struct Cost {
+    pub keys: f32,
+    pub dim: f32,
+    pub rank: f32,
+    pub cells: f32,
+    pub tail: f32,
+    /// Of a coordinate of a code.
+    pub coordinate: f32,
+}
+
+impl Cost {
+    fn exact(&self) -> f32 {
+        self.keys * (self.dim + 4.0)
+    }
+
+    /// Of a query that looks into `probe` cells and scores `scored` keys.
+    fn of(&self, probe: f32, scored: f32) -> f32 {
+        let key = self.rank * self.coordinate + 5.0;
+        let find = self.rank * self.dim + self.cells * (self.rank + 12.0);
+        // Keys lie anywhere in memory; candidates come and go on the way to the best.
+        find + (probe * self.keys / self.cells + self.tail) * key + probe * 40.0 + scored * (2.0 * self.dim + 300.0)
+    }
+
+    /// The cheapest effort that finds a share `target` of the neighbours measured, `near` of every query. `room` is as long as
+    /// `found`. O(found log cells).
+    pub fn choose(&self, found: &[Found], near: usize, target: f32, room: &mut [u32]) -> Effort {
+        // A sample errs: somewhat more than asked for.
+        let want = libm::ceilf((target + 0.4 * (1.0 - target)) * found.len() as f32) as usize;
+        let asked = (found.len() / near.max(1)) as f32;
+        let mut best = (0.95 * self.exact(), Effort::EXACT);
+        let mut probe = 1;
+        loop {
+            for (found, codes) in found.chunks_exact(near).zip(room.chunks_exact_mut(near)) {
+                // Those in cells that are not looked into are never reached.
+                let code = |f: &Found| if f.cells < probe { f.codes } else { u32::MAX };
+                codes.iter_mut().zip(found).for_each(|(c, f)| *c = code(f));
+                codes.sort_unstable();
+            }
+            for patience in (1..12).map(|i| 4u32 << i) {
+                let (mut hits, mut scored, mut most) = (0, 0.0, 0);
+                for codes in room[..found.len()].chunks_exact(near) {
+                    let mut last = near as u32 - 1;
+                    for &code in codes.iter().take_while(|&&c| c != u32::MAX) {
+                        if code > last.saturating_add(patience) {
+                            break;
+                        }
+                        hits += 1;
+                        last = last.max(code);
+                    }
+                    let end = last.saturating_add(patience).saturating_add(1).min(self.keys as u32);
+                    scored += end as f32;
+                    most = most.max(end);
+                }
+                if hits >= want {
+                    let cost = self.of(probe as f32, scored / asked) + most as f32 * 20.0;
+                    if cost < best.0 {
+                        best = (cost, Effort { probe, keep: most, patience });
+                    }
+                    break;
+                }
+            }
+            if probe as f32 >= self.cells {
+                break;
+            }
+            probe = (probe + probe.div_ceil(4)).min(self.cells as u32);
+        }
+        best.1
+    }
+}
+
+/// The nearest keys of a few, self excluded.
+struct Near<'a> {
+    keys: Keys<'a>,
+    asked: &'a [u32],
+    limits: [f32; PANEL],
+    best: [[Entry; NEIGHBOURS]; ASKED],
+}
+
+impl Catch for Near<'_> {
+    fn limits(&self) -> &[f32; PANEL] {
+        &self.limits
+    }
+
+    fn take(&mut self, key: u32, mut bits: u64) {
+        if !Cells::holds(&self.keys, key as usize) {
+            return;
+        }
+        while bits != 0 {
+            let lane = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            if lane >= self.asked.len() || self.asked[lane] == key {
+                continue;
+            }
+            let product = self.keys.isa.dot(self.keys.key(self.asked[lane]), self.keys.key(key));
+            let half = if self.keys.l2 { 0.5 * self.keys.norm2[key as usize] } else { 0.0 };
+            let score = product - half;
+            let best = &mut self.best[lane];
+            if score > best[NEIGHBOURS - 1].score {
+                let at = best.partition_point(|e| e.score >= score);
+                best[at..].rotate_right(1);
+                best[at] = Entry { score, at: key };
+                self.limits[lane] = best[NEIGHBOURS - 1].score;
+            }
+        }
+    }
+}
+
+impl Cells {
+    /// What scanning costs here.
+    pub fn cost(&self, keys: &Keys<'_>, live: usize) -> Cost {
+        Cost {
+            keys: live as f32,
+            dim: keys.dim as f32,
+            rank: self.rank as f32,
+            cells: self.count as f32,
+            tail: self.tail as f32,
+            coordinate: if keys.isa == Isa::Avx512Vnni { 0.3 } else { 0.8 },
+        }
+    }
+
+    /// The effort that the last fold found for `k` neighbours at a recall.
+    pub fn effort(&self, k: usize, target: f32) -> Effort {
+        self.curve.effort(k, target)
+    }
+
+    /// Asks for some of the keys, themselves excluded, and notes what finding their neighbours would have taken.
+    pub(super) fn measure_itself(&mut self, keys: Keys<'_>, live: usize) {
+        let dim = keys.dim;
+        let mut asked = [0; ASKED];
+        for (i, a) in asked.iter_mut().enumerate() {
+            *a = self.work.live[(hash(keys.seed ^ 0x6173_6b65, i as u64) % live as u64) as usize];
+        }
+        let mut near = Near {
+            keys,
+            asked: &asked,
+            limits: [f32::INFINITY; PANEL],
+            best: [[Entry { score: f32::NEG_INFINITY, at: 0 }; NEIGHBOURS]; ASKED],
+        };
+        near.limits[..ASKED].fill(f32::NEG_INFINITY);
+        let w = &mut self.work;
+        keys.isa.run(Pack { rows: keys.keys, stride: dim, cols: dim, at: &asked, out: &mut w.panel });
+        let Ok(rows) = crate::mem::Rows::new(keys.keys, dim) else { return };
+        keys.isa.run(Sieve {
+            panel: &w.panel,
+            keys: rows,
+            lo: 0,
+            hi: keys.ids.len(),
+            lanes: ASKED,
+            norm2: keys.norm2,
+            half: if keys.l2 { 0.5 } else { 0.0 },
+            spread: &[0.0; PANEL],
+            room: &mut w.product,
+            catch: &mut near,
+        });
+        let best = near.best;
+        let mut found = [[Found::default(); NEIGHBOURS]; ASKED];
+        let mut dense = core::mem::replace(&mut self.work.dense, crate::mem::Buf::new(self.basis.memory()));
+        let mut ranks = core::mem::replace(&mut self.work.product, crate::mem::Buf::new(self.basis.memory()));
+        for ((&asked, best), found) in asked.iter().zip(&best).zip(&mut found) {
+            let room = Ranked { dense: &mut dense, ranks: &mut ranks };
+            self.rank_found(keys, keys.key(asked), Some(asked), best.iter().map(|e| e.at), room, found);
+        }
+        (self.work.dense, self.work.product) = (dense, ranks);
+        let cost = self.cost(&keys, live);
+        for (row, &k) in self.curve.best.iter_mut().zip(&WANTED) {
+            let mut pairs = [Found::default(); ASKED * NEIGHBOURS];
+            let mut n = 0;
+            for f in found.iter().flat_map(|f| &f[..k]) {
+                pairs[n] = *f;
+                n += 1;
+            }
+            for (best, &target) in row.iter_mut().zip(&TARGETS) {
+                *best = cost.choose(&pairs[..n], k, target, &mut [0; ASKED * NEIGHBOURS]);
+            }
+        }
+    }
+}

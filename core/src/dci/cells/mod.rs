@@ -1,0 +1,407 @@
+//! Cells: keys gathered with their like and coded in a byte a coordinate, for batches of queries.
+//!
+//! Coordinates are those along the leading directions of the keys' second moment, turned at random so that none is longer
+//! than the others; a key is coded relative to the mean of its cell. What the coordinates leave out of a distance is
+//! counted through the keys' norms. A query looks into the cells nearest to it, keeps the best codes, and scores those keys
+//! exactly. New keys go to a tail that every query looks into, until a fold gathers everything anew.
+//!
+//! `build` folds; `basis` directions; `search` queries; `effort` how much of it a recall takes; here storage.
+
+mod basis;
+mod build;
+mod effort;
+mod search;
+
+pub(super) use effort::{Curve, Effort, Found};
+pub(super) use search::{Probing, Ranked};
+
+use super::index::NO_ID;
+use crate::error::Result;
+use crate::mem::{Buf, Memory, Plan};
+use crate::simd::Isa;
+use crate::simd::codes::{BLOCK, SIEVE, round_key};
+use crate::simd::tile::{KEYS, PANEL};
+
+/// Fewer keys than this are searched exactly: there is nothing to gain.
+pub(super) const LEAST: usize = 512;
+/// Most coordinates of a code.
+const RANK: usize = 128;
+/// Coordinates that keys are gathered by.
+const NEAR: usize = 32;
+/// Keys that directions are fitted to, at most.
+const SAMPLE: usize = 2048;
+/// A slot or position that there is none of.
+const NONE: u32 = u32::MAX;
+
+/// The keys of the index, as cells see them.
+#[derive(Clone, Copy)]
+pub(super) struct Keys<'a> {
+    pub keys: &'a [f32],
+    pub norm2: &'a [f32],
+    pub ids: &'a [u64],
+    pub dim: usize,
+    pub l2: bool,
+    pub isa: Isa,
+    pub seed: u64,
+}
+
+impl Keys<'_> {
+    fn key(&self, slot: u32) -> &[f32] {
+        &self.keys[slot as usize * self.dim..][..self.dim]
+    }
+}
+
+/// Cells for so many keys.
+fn cells_for(keys: usize) -> usize {
+    let size = (libm::sqrt(keys as f64) * 0.8).max(128.0);
+    (keys as f64 / size) as usize + 1
+}
+
+/// Keys that the tail takes behind `keys` folded ones.
+fn tail_for(keys: usize) -> usize {
+    keys / 4 + 256
+}
+
+/// Sizes for an index with room for `capacity` keys of `dim` elements.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    dim: usize,
+    pub rank: usize,
+    near: usize,
+    pub cells: usize,
+    sample: usize,
+    positions: usize,
+    capacity: usize,
+}
+
+impl Shape {
+    pub fn new(dim: usize, capacity: usize) -> Shape {
+        if capacity < LEAST {
+            return Shape { dim, rank: 0, near: 0, cells: 0, sample: 0, positions: 0, capacity: 0 };
+        }
+        let rank = dim.min(RANK).next_multiple_of(4);
+        let cells = cells_for(capacity);
+        Shape {
+            dim,
+            rank,
+            near: rank.min(NEAR),
+            cells,
+            sample: capacity.min(SAMPLE.max(8 * cells)),
+            // Every cell, and the tail, may end in a block that is not full.
+            positions: (capacity.div_ceil(BLOCK) + cells + tail_for(capacity).div_ceil(BLOCK) + 2) * BLOCK,
+            capacity,
+        }
+    }
+
+    /// Rows of the largest product with a panel.
+    pub fn product(&self) -> usize {
+        (self.rank + 1).max(self.cells).max(SIEVE)
+    }
+
+    fn fitted(&self) -> usize {
+        self.sample.min(SAMPLE)
+    }
+
+    fn panel(&self) -> usize {
+        if self.rank == 0 { 0 } else { self.dim.max(self.fitted()) * PANEL }
+    }
+
+    fn room(&self) -> usize {
+        if self.rank == 0 { 0 } else { (self.product() + KEYS) * PANEL }
+    }
+
+    /// Numbers of f32 in every array of them, in the order of creation.
+    fn floats(&self) -> [usize; 20] {
+        let s = *self;
+        let padded = s.sample.next_multiple_of(PANEL);
+        [
+            s.rank * s.dim,
+            (s.rank + usize::from(s.rank > 0)) * s.dim,
+            s.rank * s.dim,
+            s.rank,
+            s.near,
+            s.dim * usize::from(s.rank > 0),
+            s.rank * s.rank,
+            s.cells * s.rank,
+            s.cells,
+            s.positions,
+            s.positions,
+            s.panel(),
+            s.room(),
+            s.rank * s.fitted(),
+            s.near * padded,
+            s.cells * s.near,
+            s.cells,
+            s.cells * s.dim.max(s.near),
+            s.cells,
+            s.capacity,
+        ]
+    }
+}
+
+/// Work space of folds.
+struct Work {
+    /// One panel: of keys, or of columns of the sample.
+    panel: Buf<f32>,
+    /// Products with a panel.
+    product: Buf<f32>,
+    /// Coordinates of the sample along the directions, `[rank][fitted]`.
+    along: Buf<f32>,
+    /// Coordinates of the sample that keys are gathered by, `[panels][near][PANEL]`.
+    near: Buf<f32>,
+    /// `[cells][near]`, half their squared norms, and the sums of what is near them.
+    centers: Buf<f32>,
+    half: Buf<f32>,
+    sums: Buf<f32>,
+    /// Scores by slot.
+    dense: Buf<f32>,
+    counts: Buf<u32>,
+    /// Slots of the sample.
+    sample: Buf<u32>,
+    /// Slots with a key, and their cells.
+    live: Buf<u32>,
+    cell: Buf<u32>,
+}
+
+/// The structure.
+pub(super) struct Cells {
+    shape: Shape,
+    /// Whether there is a structure: enough keys have come.
+    active: bool,
+    /// Directions before turning, `[rank][dim]`; the first `near` gather keys.
+    basis: Buf<f32>,
+    /// Turned directions, `[rank + 1][dim]`; the last row in use is the keys' mean.
+    turned: Buf<f32>,
+    room: Buf<f32>,
+    /// Coordinates of the keys' mean along both.
+    offset: Buf<f32>,
+    near_offset: Buf<f32>,
+    mean: Buf<f32>,
+    mean2: f32,
+    turn: Buf<f32>,
+    /// Directions in use, a multiple of four.
+    rank: usize,
+    /// Means of the cells, `[cells][rank]`, and half their squared norms.
+    means: Buf<f32>,
+    half: Buf<f32>,
+    /// How far the keys of a cell reach from its mean along a direction: root mean square.
+    reach: Buf<f32>,
+    /// Cells in use.
+    count: usize,
+    /// First block of every cell, and the end.
+    start: Buf<u32>,
+    /// Codes `[blocks][rank / 4][BLOCK][4]`.
+    codes: Buf<u8>,
+    unit: Buf<f32>,
+    bias: Buf<f32>,
+    /// Slot by position and position by slot.
+    order: Buf<u32>,
+    place: Buf<u32>,
+    /// Keys folded last time, in the tail since, and gone since.
+    folded: usize,
+    tail: usize,
+    dead: usize,
+    /// What recalls take, as measured on the keys themselves.
+    curve: Curve,
+    work: Work,
+}
+
+impl Cells {
+    pub fn plan(plan: &mut Plan, dim: usize, capacity: usize) {
+        let s = Shape::new(dim, capacity);
+        s.floats().into_iter().for_each(|n| Buf::<f32>::plan(plan, n));
+        Buf::<u8>::plan(plan, s.positions * s.rank);
+        for n in [s.cells + usize::from(s.rank > 0), s.positions, s.capacity, s.cells, s.sample, s.capacity, s.capacity]
+        {
+            Buf::<u32>::plan(plan, n);
+        }
+    }
+
+    pub fn new(memory: &Memory, dim: usize, capacity: usize) -> Result<Cells> {
+        let mut cells = Cells {
+            shape: Shape::new(dim, 0),
+            active: false,
+            basis: Buf::new(memory),
+            turned: Buf::new(memory),
+            room: Buf::new(memory),
+            offset: Buf::new(memory),
+            near_offset: Buf::new(memory),
+            mean: Buf::new(memory),
+            mean2: 0.0,
+            turn: Buf::new(memory),
+            rank: 0,
+            means: Buf::new(memory),
+            half: Buf::new(memory),
+            reach: Buf::new(memory),
+            count: 0,
+            start: Buf::new(memory),
+            codes: Buf::new(memory),
+            unit: Buf::new(memory),
+            bias: Buf::new(memory),
+            order: Buf::new(memory),
+            place: Buf::new(memory),
+            folded: 0,
+            tail: 0,
+            dead: 0,
+            curve: Curve::default(),
+            work: Work {
+                panel: Buf::new(memory),
+                product: Buf::new(memory),
+                along: Buf::new(memory),
+                near: Buf::new(memory),
+                centers: Buf::new(memory),
+                half: Buf::new(memory),
+                sums: Buf::new(memory),
+                dense: Buf::new(memory),
+                counts: Buf::new(memory),
+                sample: Buf::new(memory),
+                live: Buf::new(memory),
+                cell: Buf::new(memory),
+            },
+        };
+        cells.reserve(dim, capacity)?;
+        Ok(cells)
+    }
+
+    /// Makes room for `capacity` keys; on error the structure is as it was.
+    pub fn reserve(&mut self, dim: usize, capacity: usize) -> Result<()> {
+        let s = Shape::new(dim, capacity);
+        let w = &mut self.work;
+        let floats = [
+            &mut self.basis,
+            &mut self.turned,
+            &mut self.room,
+            &mut self.offset,
+            &mut self.near_offset,
+            &mut self.mean,
+            &mut self.turn,
+            &mut self.means,
+            &mut self.half,
+            &mut self.unit,
+            &mut self.bias,
+            &mut w.panel,
+            &mut w.product,
+            &mut w.along,
+            &mut w.near,
+            &mut w.centers,
+            &mut w.half,
+            &mut w.sums,
+            &mut self.reach,
+            &mut w.dense,
+        ];
+        // Lengths grow with the room: what is beyond the numbers in use means nothing.
+        for (buf, n) in floats.into_iter().zip(s.floats()) {
+            buf.reserve(n)?;
+            buf.resize(n.max(buf.len()), 0.0)?;
+        }
+        self.codes.reserve(s.positions * s.rank)?;
+        self.codes.resize(self.codes.len().max(s.positions * s.rank), 0)?;
+        let words = [
+            (&mut self.start, s.cells + usize::from(s.rank > 0)),
+            (&mut self.order, s.positions),
+            (&mut self.place, s.capacity),
+            (&mut w.counts, s.cells),
+            (&mut w.sample, s.sample),
+            (&mut w.live, s.capacity),
+            (&mut w.cell, s.capacity),
+        ];
+        for (buf, n) in words {
+            buf.reserve(n)?;
+            buf.resize(n.max(buf.len()), NONE)?;
+        }
+        self.shape = s;
+        Ok(())
+    }
+
+    /// Whether queries can use this.
+    pub fn active(&self) -> bool {
+        self.active
+    }
+
+    /// Number of cells, the tail not counted.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// First block of the tail.
+    fn tail_block(&self) -> usize {
+        self.start[self.count] as usize
+    }
+
+    /// Coordinates of a code, in use.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Takes the keys of `slots` that were just stored, `live` keys in all.
+    pub fn insert(&mut self, keys: Keys<'_>, live: usize, slots: impl ExactSizeIterator<Item = u32>) {
+        if self.shape.rank == 0 || live < LEAST {
+            return;
+        }
+        if !self.active || self.tail + slots.len() > tail_for(self.folded) {
+            self.fold(keys);
+        } else {
+            slots.for_each(|slot| self.append(keys, slot));
+        }
+    }
+
+    /// Forgets the key of a slot.
+    pub fn remove(&mut self, slot: u32) {
+        if !self.active {
+            return;
+        }
+        let at = core::mem::replace(&mut self.place[slot as usize], NONE);
+        if at != NONE {
+            self.bias[at as usize] = f32::NEG_INFINITY;
+            self.order[at as usize] = NONE;
+            self.dead += 1;
+        }
+    }
+
+    /// After removals: gathers what is left once most has gone.
+    pub fn settle(&mut self, keys: Keys<'_>, live: usize) {
+        if self.active && live < LEAST {
+            self.clear();
+        } else if self.active && self.dead > live + 256 {
+            self.fold(keys);
+        }
+    }
+
+    /// Forgets everything but the room.
+    pub fn clear(&mut self) {
+        self.active = false;
+        self.count = 0;
+        (self.folded, self.tail, self.dead) = (0, 0, 0);
+    }
+
+    /// Codes one key into the tail.
+    fn append(&mut self, keys: Keys<'_>, slot: u32) {
+        let rank = self.rank;
+        let at = self.tail_block() * BLOCK + self.tail;
+        let (block, lane) = (at / BLOCK, at % BLOCK);
+        if lane == 0 {
+            self.order[at..][..BLOCK].fill(NONE);
+            self.unit[at..][..BLOCK].fill(0.0);
+            self.bias[at..][..BLOCK].fill(f32::NEG_INFINITY);
+        }
+        let mut x = [0.0; RANK + 1];
+        let x = &mut x[..=rank];
+        keys.isa.dots(&self.turned[..(rank + 1) * keys.dim], keys.dim, keys.key(slot), x);
+        x.iter_mut().zip(&self.offset[..rank]).for_each(|(x, o)| *x -= o);
+        self.unit[at] = round_key(&x[..rank], &mut self.codes[block * BLOCK * rank..][..BLOCK * rank], lane);
+        self.bias[at] = self.bias_of(keys, slot, x[rank]);
+        self.order[at] = slot;
+        self.place[slot as usize] = at as u32;
+        self.tail += 1;
+    }
+
+    /// What is added to a key's product: half its squared distance from the mean.
+    fn bias_of(&self, keys: Keys<'_>, slot: u32, along_mean: f32) -> f32 {
+        if keys.l2 { (along_mean - 0.5 * self.mean2) - 0.5 * keys.norm2[slot as usize] } else { 0.0 }
+    }
+
+    /// Whether a slot holds a key.
+    fn holds(keys: &Keys<'_>, slot: usize) -> bool {
+        keys.ids[slot] != NO_ID
+    }
+}

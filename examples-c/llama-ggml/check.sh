@@ -1,0 +1,201 @@
+#!/usr/bin/env bash
+# The llama.cpp plugin in a stock llama.cpp.
+#
+#   check.sh         seconds to a few minutes: the release binaries of the npm package @node-llama-cpp, headers from the
+#                    source that node-llama-cpp carries; skipped with a line where these cannot be had
+#   check.sh long    llama-perplexity, llama-bench and llama-server built from the PyPI source package of llama-cpp-python
+#                    (half an hour on two cores); LLAMA_SOURCE and LLAMA_BUILD name a tree and a build that exist already
+#
+# ICE_LLAMA_CACHE  where packages and builds are kept; default: llama-ggml in cargo's target folder
+# ICE_TEST_THREADS  threads of the long form; default 2
+# ICE_TEST_MODEL   a model in GGUF form; default: ice-tiny beside the checkout, else a random one made by the test
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+workspace=$(cd "$here/../.." && pwd)
+target=${CARGO_TARGET_DIR:-target}
+case $target in /*) ;; *) target=$workspace/$target ;; esac
+cache=${ICE_LLAMA_CACHE:-$target/llama-ggml}
+version=3.22.1 # of the npm packages
+
+skip() {
+  printf 'llama.cpp plugin: skipped: %s\n' "$*"
+  exit 0
+}
+stop() {
+  printf 'llama.cpp plugin: failed: %s\n' "$*" >&2
+  exit 1
+}
+quiet() { # a command, its output only if it fails
+  local log
+  log=$(mktemp)
+  if ! "$@" >"$log" 2>&1; then
+    tail -40 "$log" >&2
+    stop "$*"
+  fi
+  rm -f "$log"
+}
+
+for tool in cmake c++ git; do
+  command -v "$tool" >/dev/null || skip "$tool is missing"
+done
+[ "$(uname -s)" = Linux ] || skip "the packages used here are for Linux"
+mkdir -p "$cache"
+archive=$target/release/libiceformer.a
+quiet env -C "$workspace" CARGO_TARGET_DIR="$target" cargo build --release -p iceformer-ffi
+
+model_for() { # a model for the tests of $1, a build folder
+  local beside=$workspace/../shared/models/ice-tiny/ice-tiny-f16.gguf
+  if [ -n "${ICE_TEST_MODEL:-}" ]; then
+    model=$ICE_TEST_MODEL
+  elif [ "${2:-}" = trained ] && [ -f "$beside" ]; then
+    model=$beside
+  else
+    model=$1/random.gguf
+    "$1/memory_test" model "$model"
+  fi
+}
+
+short() {
+  case $(uname -m) in
+    x86_64) package=linux-x64 ;;
+    aarch64) package=linux-arm64 ;;
+    *) skip "no package for $(uname -m)" ;;
+  esac
+  libraries=$cache/$package-$version/package/bins/$package
+  source=$cache/llama.cpp-$version
+  if [ ! -e "$libraries/libggml-base.so" ] || [ ! -e "$source/ggml/src/ggml-backend-impl.h" ]; then
+    command -v npm >/dev/null || skip "npm is missing"
+    (cd "$cache" && timeout 300 npm pack --silent "@node-llama-cpp/$package@$version" "node-llama-cpp@$version" >/dev/null 2>&1) ||
+      skip "npm cannot fetch @node-llama-cpp/$package $version"
+    rm -rf "$cache/$package-$version" "$source"
+    mkdir -p "$cache/$package-$version" "$cache/source"
+    quiet tar xzf "$cache/node-llama-cpp-$package-$version.tgz" -C "$cache/$package-$version"
+    quiet tar xzf "$cache/node-llama-cpp-$version.tgz" -C "$cache/source" package/llama/gitRelease.bundle
+    quiet git clone -q "$cache/source/package/llama/gitRelease.bundle" "$source"
+    rm -rf "$cache/source" "$cache"/*.tgz
+  fi
+  build=$cache/build
+  quiet cmake -S "$here" -B "$build" -DLLAMA_SOURCE="$source" -DLLAMA_LIBRARIES="$libraries" -DICEFORMER_LIBRARY="$archive"
+  quiet cmake --build "$build" --parallel 2
+  plugin=$build/libggml-iceformer.so
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+
+  ggml=$(sed -nE 's/^set\(GGML_VERSION_(MAJOR|MINOR|PATCH) ([0-9]+)\)/\2/p' "$source/ggml/CMakeLists.txt" | paste -sd.)
+  other=9${ggml#?}
+  echo "llama.cpp plugin: ggml $ggml, $package $version"
+  "$build/ops_test" "$libraries" "$plugin" 100 2>"$work/log" || { grep FAILED "$work/log" >&2; stop "the op by itself"; }
+  "$build/helper_test" "$libraries" 2>"$work/log" || { cat "$work/log" >&2; stop "iceformer-ggml.h"; }
+  model_for "$build"
+
+  # A host of another version is refused with a line; settings that cannot be understood are named.
+  sed "s/${ggml//./\\.}/$other/g" "$plugin" >"$work/other.so"
+  if "$build/memory_test" auto "$libraries" "$work/other.so" "$model" >"$work/log" 2>&1; then
+    stop "a plugin for another version was loaded"
+  fi
+  grep -q "iceformer: not used: compiled for ggml $other, running in ggml $ggml" "$work/log" || { cat "$work/log" >&2; stop "no word about the version"; }
+  ICE_TOLERANCE=much ICE_MODE=fast ICE_LAYERS=1-x ICE_THREADS=few "$build/memory_test" auto "$libraries" "$plugin" "$model" >"$work/log" 2>&1 || stop "flash attention on auto"
+  for name in ICE_TOLERANCE=much ICE_MODE=fast ICE_LAYERS=1-x ICE_THREADS=few 'mode auto, tolerance 0.05, layers all' 'use `-fa on`'; do
+    grep -q "$name" "$work/log" || stop "no word about $name"
+  done
+
+  # Every step of a cache's life: the stock host, then the plugin in its modes. The host keeps sums in 16 bits and queries of
+  # quantised caches in 8, which is what its distance comes from; a quantised cache rounds every difference up again.
+  "$build/memory_test" run "$libraries" - "$model" "$work/stock" 400 2>/dev/null
+  check() { # settings, what it is compared with, most
+    env ICE_THREADS=2 ${1} "$build/memory_test" run "$libraries" "$plugin" "$model" "$work/out" 400 2>"$work/log" || { cat "$work/log" >&2; stop "$1"; }
+    "$build/memory_test" compare "$work/$2" "$work/out" "$3" || stop "$1 against $2"
+  }
+  check "ICE_TOLERANCE=0" stock 0.06
+  mv "$work/out" "$work/exact"
+  check "ICE_MODE=accelerated ICE_TOLERANCE=0.000001" exact 0.03
+  check "ICE_MODE=accelerated" exact 0.15
+  echo "llama.cpp plugin: ok"
+}
+
+long() {
+  local threads=${ICE_TEST_THREADS:-2}
+  command -v python3 >/dev/null || skip "python3 is missing"
+  source=${LLAMA_SOURCE:-$cache/llama-cpp-python/vendor/llama.cpp}
+  lb=${LLAMA_BUILD:-$cache/lb}
+  if [ ! -e "$source/include/llama.h" ]; then
+    python3 -m venv "$cache/venv"
+    (cd "$cache" && venv/bin/pip -q download --no-deps --no-binary llama-cpp-python llama-cpp-python==0.3.36 -d .) || skip "pip cannot fetch llama-cpp-python"
+    mkdir -p "$cache/llama-cpp-python"
+    tar xzf "$cache/llama_cpp_python-0.3.36.tar.gz" -C "$cache/llama-cpp-python" --strip-components 1
+  fi
+  if [ ! -x "$lb/bin/llama-server" ]; then
+    cmake -S "$source" -B "$lb" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_BACKEND_DL=ON -DLLAMA_OPENSSL=OFF \
+      -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_APP=OFF
+    cmake --build "$lb" --parallel 2 --target ggml ggml-cpu llama llama-bench llama-perplexity llama-completion llama-server
+  fi
+  build=$cache/build-long
+  quiet cmake -S "$here" -B "$build" -DLLAMA_SOURCE="$source" -DLLAMA_LIBRARIES="$lb/bin" -DICEFORMER_LIBRARY="$archive"
+  quiet cmake --build "$build" --parallel 2
+  plugin=$build/libggml-iceformer.so
+  work=$(mktemp -d)
+  server=
+  trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
+  model_for "$build" trained
+  case $model in *random.gguf) skip "the programs need a model with a vocabulary: ICE_TEST_MODEL" ;; esac
+
+  # Perplexity over contexts of 4096, stock and with the plugin.
+  find "$source/src" "$source/ggml/src" -maxdepth 1 -name '*.cpp' | sort | { xargs cat 2>/dev/null || true; } | head -c 60000 >"$work/text"
+  ppl() { # the program's log, stock or not, sometimes loses its last lines at the end
+    local value
+    for _ in 1 2 3 4 5; do
+      value=$(env "$@" "$lb/bin/llama-perplexity" -m "$model" -f "$work/text" -c 4096 -b 512 -t "$threads" -fa on 2>&1 |
+        sed -n 's/.*Final estimate: PPL = \([0-9.]*\).*/\1/p')
+      [ -z "$value" ] || break
+    done
+    echo "$value"
+  }
+  stock=$(ppl A=1)
+  exact=$(ppl GGML_BACKEND_PATH="$plugin" ICE_TOLERANCE=0)
+  fast=$(ppl GGML_BACKEND_PATH="$plugin")
+  echo "llama-perplexity, contexts of 4096: stock $stock, exact $exact, accelerated $fast"
+  python3 - "$stock" "$exact" "$fast" <<'PY' || stop "perplexity"
+import sys
+stock, exact, fast = map(float, sys.argv[1:])
+sys.exit(abs(exact / stock - 1) > 0.001 or fast / stock - 1 > 0.01)
+PY
+
+  # llama-bench names the backend and runs.
+  for p in "" "$plugin"; do
+    env ${p:+GGML_BACKEND_PATH="$p"} "$lb/bin/llama-bench" -m "$model" -p 4096 -n 16 -t "$threads" -fa 1 -r 1 2>/dev/null | grep -E 'pp4096|tg16' || stop "llama-bench"
+  done
+
+  # One streamed chat request.
+  GGML_BACKEND_PATH=$plugin ICE_STATS=1 "$lb/bin/llama-server" -m "$model" -c 4096 -t "$threads" -fa on --port 18411 --chat-template chatml >"$work/server" 2>&1 &
+  server=$!
+  python3 - <<'PY' || { tail -20 "$work/server" >&2; stop "llama-server"; }
+import json, time, urllib.request
+body = json.dumps({"messages": [{"role": "user", "content": "import os\n" * 900}], "stream": True, "max_tokens": 24}).encode()
+for attempt in range(120):
+    try:
+        urllib.request.urlopen("http://127.0.0.1:18411/health", timeout=2)
+        break
+    except OSError:
+        time.sleep(1)
+request = urllib.request.Request("http://127.0.0.1:18411/v1/chat/completions", body, {"Content-Type": "application/json"})
+pieces = 0
+with urllib.request.urlopen(request, timeout=120) as answer:
+    for line in answer:
+        if line.startswith(b"data: {"):
+            pieces += 1
+print("llama-server: streamed", pieces, "pieces")
+assert pieces >= 3
+PY
+  kill "$server"
+  wait "$server" 2>/dev/null || true
+  server=
+  grep 'iceformer:.*attention ops' "$work/server" | tail -1
+  grep -q 'iceformer:.*([1-9][0-9]* accelerated' "$work/server" || stop "llama-server got no accelerated attention"
+  echo "llama.cpp plugin, long form: ok"
+}
+
+case ${1:-short} in
+  short) short ;;
+  long) long ;;
+  *) stop "usage: check.sh [long]" ;;
+esac

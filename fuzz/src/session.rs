@@ -1,0 +1,243 @@
+//! Programs of session operations against lists of tokens: exact sessions against f64, sessions with cells against one
+//! that got the same tokens at once, and every output inside the range of the values it mixes.
+
+use crate::Budget;
+use crate::twin::{Naive, noise, worst};
+use arbitrary::{Result, Unstructured};
+use half::{bf16, f16};
+use iceformer_core::Status;
+use iceformer_core::attention::{AttentionOptions, Mask, Mode, Session, SessionOptions};
+use iceformer_core::mem::{Dtype, Plan, Rows, Tensor, TensorMut};
+
+/// Rows of one KV head.
+#[derive(Clone, Default)]
+struct Head {
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+pub fn run(data: &[u8]) {
+    let budget = Budget::new(256 << 20);
+    let _ = program(&mut Unstructured::new(data), &budget);
+    assert_eq!(budget.live.get(), 0, "leaked");
+}
+
+fn program(u: &mut Unstructured<'_>, budget: &Budget) -> Result<()> {
+    let mode = *u.choose(&[Mode::Accelerated, Mode::Accelerated, Mode::Exact, Mode::TopK, Mode::Auto])?;
+    let heads_kv = u.int_in_range(1..=2)?;
+    let attention = AttentionOptions {
+        mode,
+        tolerance: f32::from(u.int_in_range(0u8..=10)?) / 20.0,
+        softcap: f32::from(u.int_in_range(0u8..=3)?),
+        window: if u.ratio(1, 4)? { u.int_in_range(1..=700)? } else { 0 },
+        sinks: u.int_in_range(0..=5)?,
+        top_k: u.int_in_range(0..=40)?,
+        ..AttentionOptions::default()
+    };
+    let o = SessionOptions {
+        heads_q: heads_kv * u.int_in_range(1..=3)?,
+        heads_kv,
+        dim_k: u.int_in_range(1..=20)?,
+        dim_v: u.int_in_range(1..=20)?,
+        capacity: u.int_in_range(1..=1400)?,
+        kv_dtype: *u.choose(&[Dtype::F32, Dtype::F16, Dtype::Bf16])?,
+        attention,
+        dense_below: u.int_in_range(0..=400)?,
+    };
+    let memory = budget.memory().expect("enough");
+    let session = Session::new_in(&o, &memory).expect("valid options and enough memory");
+    let mut run = Run { session, heads: vec![Head::default(); heads_kv], o, budget, seed: 0 };
+    // Programs longer than this only repeat themselves.
+    for _ in 0..24 {
+        if u.is_empty() {
+            break;
+        }
+        run.step(u)?;
+        assert_eq!(run.session.len(), run.len());
+    }
+    run.attend(3, u)
+}
+
+struct Run<'a> {
+    session: Session,
+    heads: Vec<Head>,
+    o: SessionOptions,
+    budget: &'a Budget,
+    seed: u64,
+}
+
+/// What storing in a type does to a number.
+fn stored(x: f32, dtype: Dtype) -> f32 {
+    match dtype {
+        Dtype::F32 => x,
+        Dtype::F16 => f16::from_f32(x).to_f32(),
+        Dtype::Bf16 => bf16::from_f32(x).to_f32(),
+    }
+}
+
+impl Run<'_> {
+    fn len(&self) -> usize {
+        self.heads[0].k.len() / self.o.dim_k
+    }
+
+    /// Rows around a few centres.
+    fn rows(&mut self, n: usize, d: usize) -> Vec<f32> {
+        self.seed += 1;
+        let (centres, mut rows) = (noise(6 * d, self.seed % 3, 2.0), noise(n * d, self.seed, 0.5));
+        for (i, row) in rows.chunks_mut(d).enumerate() {
+            let c = (i / 3 + self.seed as usize) % 6;
+            row.iter_mut().zip(&centres[c * d..]).for_each(|(x, c)| *x = stored(*x + c, self.o.kv_dtype));
+        }
+        rows
+    }
+
+    fn step(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        match u.int_in_range(0..=9)? {
+            0..=3 => self.append(u)?,
+            4 => {
+                let len = u.int_in_range(0..=self.len() + 3)?;
+                let have = self.session.truncate(len);
+                assert_eq!(have.is_ok(), len <= self.len(), "{have:?}");
+                if have.is_ok() {
+                    for h in &mut self.heads {
+                        h.k.truncate(len * self.o.dim_k);
+                        h.v.truncate(len * self.o.dim_v);
+                    }
+                }
+            }
+            5 => {
+                let (begin, end) = (u.int_in_range(0..=self.len() + 2)?, u.int_in_range(0..=self.len() + 2)?);
+                let have = self.session.remove_range(begin, end);
+                assert_eq!(have.is_ok(), begin <= end && end <= self.len(), "{begin}..{end}: {have:?}");
+                if have.is_ok() {
+                    for h in &mut self.heads {
+                        h.k.drain(begin * self.o.dim_k..end * self.o.dim_k);
+                        h.v.drain(begin * self.o.dim_v..end * self.o.dim_v);
+                    }
+                }
+            }
+            6 => {
+                let mut bytes = vec![0; self.session.save_len()];
+                assert_eq!(self.session.save(&mut bytes), Ok(bytes.len()));
+                self.session = Session::load(&bytes, &self.budget.memory().expect("enough")).expect("saved bytes load");
+            }
+            7 if u.ratio(1, 4)? => {
+                self.session.reset();
+                self.heads.fill(Head::default());
+            }
+            _ => {
+                let rows = u.int_in_range(1..=40)?;
+                self.attend(rows, u)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Head by head, as parts do; sometimes a head is missing or holds NaN, and everything is taken back.
+    fn append(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let n = if u.arbitrary()? { u.int_in_range(0..=3)? } else { u.int_in_range(0..=600)? };
+        let (missing, nan) = (u.ratio(1, 12)?, u.ratio(1, 12)?);
+        let full = self.len() + n > self.o.capacity;
+        let mut grown = self.heads.clone();
+        for h in 0..self.o.heads_kv {
+            if missing && h == 0 && self.o.heads_kv > 1 {
+                continue;
+            }
+            let (mut k, v) = (self.rows(n, self.o.dim_k), self.rows(n, self.o.dim_v));
+            grown[h].k.extend(&k);
+            grown[h].v.extend(&v);
+            if nan && n > 0 {
+                k[n / 2] = f32::NAN;
+            }
+            let (k, v) = (Rows::new(&k, self.o.dim_k).expect("rows"), Rows::new(&v, self.o.dim_v).expect("rows"));
+            let have = self.session.heads_mut()[h].append(k, v);
+            assert_eq!(have.is_ok(), !full && !(nan && n > 0), "{have:?}");
+        }
+        let broken = (missing && self.o.heads_kv > 1 && n > 0) || full || (nan && n > 0);
+        match self.session.commit() {
+            Ok(()) if !broken => self.heads = grown,
+            Err(e) if broken => {
+                assert!(matches!(e.status, Status::State | Status::Capacity | Status::NotFinite), "{e}")
+            }
+            have => panic!("commit of {n}: {have:?}, broken {broken}"),
+        }
+        Ok(())
+    }
+
+    fn outputs(&self, s: &Session, q: &[f32], rows: usize, mask: Option<Mask<'_>>, nth: usize) -> (Vec<f32>, u64) {
+        let o = &self.o;
+        let (mut out, mut lse) = (vec![f32::NAN; o.heads_q * rows * o.dim_v], vec![f32::NAN; o.heads_q * rows]);
+        let mut plan = Plan::new();
+        s.work_plan(&mut plan).expect("a plan");
+        let bytes = plan.finish().expect("a plan").bytes;
+        let mut pairs = 0;
+        {
+            let q = Tensor::new(q, [1, o.heads_q, rows, o.dim_k]).expect("a tensor");
+            let out = TensorMut::new(&mut out, [1, o.heads_q, rows, o.dim_v]).expect("a tensor");
+            let lse = TensorMut::new(&mut lse, [1, o.heads_q, rows, 1]).expect("a tensor");
+            for ith in 0..nth {
+                let work = Budget::new(bytes);
+                let memory = work.memory().expect("planned");
+                let stats = s.attend(q, mask, &out, Some(&lse), &memory, ith, nth);
+                let stats = stats.unwrap_or_else(|e| panic!("attend of {rows} rows: {e}"));
+                assert!(stats.pairs <= stats.pairs_dense, "{stats:?}");
+                pairs += stats.pairs;
+            }
+        }
+        assert!(lse.iter().all(|x| !x.is_nan()));
+        (out, pairs)
+    }
+
+    fn attend(&mut self, rows: usize, u: &mut Unstructured<'_>) -> Result<()> {
+        let (o, len) = (self.o, self.len());
+        self.seed += 1;
+        let q = noise(o.heads_q * rows * o.dim_k, self.seed, 2.0);
+        let prefix: Vec<u64> = (0..rows as u64).map(|i| (i * 37 + self.seed) % (len as u64 + 2)).collect();
+        let keep: Vec<u8> = (0..len).map(|j| u8::from(j % 5 != 2)).collect();
+        let mask = match u.int_in_range(0..=4)? {
+            0 => Some(Mask::None),
+            1 => Some(Mask::Prefix(&prefix)),
+            2 => Some(Mask::Keys(&keep)),
+            3 => Some(Mask::Causal { q_pos0: u64::from(u.arbitrary::<u16>()?) }),
+            _ if rows > len => Some(Mask::None),
+            _ => None,
+        };
+        let (out, pairs) = self.outputs(&self.session, &q, rows, mask, 1);
+        let (parts, _) = self.outputs(&self.session, &q, rows, mask, 3);
+        assert_eq!(out, parts, "bits depend on the number of parts");
+
+        // A session that got the tokens at once gives the same bits, except that an index keeps its learnt norm bound.
+        if o.attention.mode != Mode::TopK {
+            let memory = self.budget.memory().expect("enough");
+            let mut fresh = Session::new_in(&o, &memory).expect("as before");
+            for (h, head) in self.heads.iter().enumerate() {
+                let rows = |x, d| Rows::new(x, d).expect("rows");
+                fresh.heads_mut()[h].append(rows(&head.k, o.dim_k), rows(&head.v, o.dim_v)).expect("as before");
+            }
+            fresh.commit().expect("as before");
+            assert_eq!(self.outputs(&fresh, &q, rows, mask, 1), (out.clone(), pairs), "bits depend on the history");
+        }
+
+        let shown = mask.unwrap_or(Mask::Causal { q_pos0: (len as u64).wrapping_sub(rows as u64) });
+        for h in 0..o.heads_q {
+            let head = &self.heads[h / (o.heads_q / o.heads_kv)];
+            let got = &out[h * rows * o.dim_v..][..rows * o.dim_v];
+            for c in 0..o.dim_v {
+                let of = head.v.chunks(o.dim_v).map(|v| v[c]);
+                let (low, high) = of.fold((0f32, 0f32), |(a, b), x| (a.min(x), b.max(x)));
+                let slack = 1e-3 * (high - low).max(1.0);
+                let inside = |x: f32| x >= low - slack && x <= high + slack;
+                assert!(got.chunks(o.dim_v).all(|row| inside(row[c])), "head {h}, column {c} outside {low}..{high}");
+            }
+            if o.attention.mode == Mode::Exact {
+                let sees = |i: usize, j: usize| crate::twin::sees(&shown, o.attention.window, o.attention.sinks, i, j);
+                let q = &q[h * rows * o.dim_k..][..rows * o.dim_k];
+                let (k, v, dim_k, dim_v) = (&head.k, &head.v, o.dim_k, o.dim_v);
+                let naive = Naive { q, k, v, dim_k, dim_v, options: o.attention, sees: &sees, top: usize::MAX };
+                let error = worst(got, &naive.run().0, dim_v);
+                assert!(error < 2e-4, "head {h}: error {error}");
+            }
+        }
+        Ok(())
+    }
+}
