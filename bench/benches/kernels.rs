@@ -48,6 +48,7 @@ fn exact(c: &mut Criterion) {
                 v: Tensor::new(&v, shape).expect("v"),
                 out: TensorMut::new(&mut out, shape).expect("out"),
                 lse: None,
+                bounds: None,
                 mask,
                 options: AttentionOptions { mode: Mode::Exact, isa: Some(isa), ..AttentionOptions::default() },
             };

@@ -71,6 +71,7 @@ impl Heads {
             v: Tensor::new(&self.v, kv(self.dim_v)).unwrap(),
             out: TensorMut::new(out, [batch, heads, rows, self.dim_v]).unwrap(),
             lse: Some(TensorMut::new(lse, [batch, heads, rows, 1]).unwrap()),
+            bounds: None,
             mask,
             options: o,
         }

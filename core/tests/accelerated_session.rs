@@ -148,6 +148,7 @@ fn call(tokens: &Tokens, o: &SessionOptions, rows: usize) -> Outcome {
         v: Tensor::new(&v, [1, o.heads_kv, n, o.dim_v]).unwrap(),
         out: TensorMut::new(&mut out, [1, o.heads_q, rows, o.dim_v]).unwrap(),
         lse: Some(TensorMut::new(&mut lse, [1, o.heads_q, rows, 1]).unwrap()),
+        bounds: None,
         mask: Mask::Causal { q_pos0: (n - rows) as u64 },
         options: o.attention,
     };

@@ -118,6 +118,7 @@ fn groups_have_the_bits_of_heads_alone() {
                             v: v.view(),
                             out: TensorMut::new(&mut out, [batch, heads, rows, dim_v]).unwrap(),
                             lse: Some(TensorMut::new(&mut lse, [batch, heads, rows, 1]).unwrap()),
+                            bounds: None,
                             mask,
                             options: AttentionOptions { num_threads, ..o },
                         };

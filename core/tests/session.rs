@@ -63,6 +63,7 @@ impl Model {
             v: Tensor::new(&v, [1, HEADS_KV, n, DIM_V]).unwrap(),
             out: TensorMut::new(&mut out, [1, HEADS_Q, rows, DIM_V]).unwrap(),
             lse: Some(TensorMut::new(&mut lse, [1, HEADS_Q, rows, 1]).unwrap()),
+            bounds: None,
             mask: Mask::Causal { q_pos0: (n - rows) as u64 },
             options: o,
         };

@@ -43,6 +43,7 @@ impl Data {
             v: Tensor::new(&self.v, self.kv).unwrap(),
             out: TensorMut::new(&mut out, [b, h, r, self.kv[3]]).unwrap(),
             lse: Some(TensorMut::new(&mut lse, [b, h, r, 1]).unwrap()),
+            bounds: None,
             mask,
             options,
         };
@@ -282,6 +283,7 @@ fn mistakes_are_named_before_anything_is_written() {
                 v: Tensor::new(v, d.kv).unwrap(),
                 out: TensorMut::new(&mut out, [1, 2, 5, 4]).unwrap(),
                 lse: None,
+                bounds: None,
                 mask,
                 options,
             };
@@ -317,7 +319,15 @@ fn mistakes_are_named_before_anything_is_written() {
     check(&d.q, &d.k, &d.v, Mask::Causal { q_pos0: u64::MAX }, o, Status::Argument, "q_pos0");
     check(&d.q, &d.k, &d.v, Mask::None, AttentionOptions { scale: -1.0, ..o }, Status::Argument, "scale");
     check(&d.q, &d.k, &d.v, Mask::None, AttentionOptions { softcap: f32::NAN, ..o }, Status::Argument, "softcap");
-    check(&d.q, &d.k, &d.v, Mask::None, AttentionOptions { certificate: true, ..o }, Status::Unsupported, "flags");
+    check(
+        &d.q,
+        &d.k,
+        &d.v,
+        Mask::None,
+        AttentionOptions { certificate: true, mode: Mode::TopK, ..o },
+        Status::Unsupported,
+        "flags",
+    );
     check(&d.q, &d.k, &d.v, Mask::None, AttentionOptions { shared_qk: true, ..o }, Status::Shape, "heads_kv");
 }
 
@@ -331,6 +341,7 @@ fn the_probe_measures_the_mass_of_the_heaviest_keys() {
         v: Tensor::new(&d.v, d.kv).unwrap(),
         out: TensorMut::new(&mut out, [1, 2, 64, 16]).unwrap(),
         lse: None,
+        bounds: None,
         mask: Mask::Causal { q_pos0: 0 },
         options: AttentionOptions::default(),
     };

@@ -97,6 +97,7 @@ pub unsafe extern "C" fn ice_attention_desc_init(desc: *mut ice_attention_desc) 
         lse: null_mut(),
         mask: NO_MASK,
         options: DEFAULT_OPTIONS,
+        bounds: null_mut(),
     };
     // SAFETY: passed on.
     unsafe { cast::init(desc, value) };
@@ -123,6 +124,9 @@ pub unsafe extern "C" fn ice_attention_stats_init(stats: *mut ice_attention_stat
         build_seconds: 0.0,
         attend_seconds: 0.0,
         rows: 0,
+        certified_mean: 0.0,
+        certificates: 0,
+        certified: 0,
     };
     // SAFETY: passed on.
     unsafe { cast::init(stats, value) };
@@ -191,13 +195,19 @@ unsafe fn problem<'a>(desc: *const ice_attention_desc, touched: Touched) -> Resu
             unsafe { tensor_mut(&ice_tensor_mut { data: UNTOUCHED.cast(), ..place }, out_shape, names!("out"))? }
         }
     };
-    let lse = match touched {
-        Touched::QueriesAndKeys => null_mut(),
-        _ => d.lse,
+    let [lse, bounds] = match touched {
+        Touched::QueriesAndKeys => [null_mut(); 2],
+        _ => [d.lse, d.bounds],
     };
     // SAFETY: passed on.
-    let (lse, mask) = unsafe { (view::lse(lse, batch, heads_q, d.rows_q)?, view::mask(&d.mask, d.rows_q, d.rows_kv)?) };
-    Ok(Problem { q, k, v, out, lse, mask, options })
+    let (lse, bounds, mask) = unsafe {
+        (
+            view::by_row(lse, batch, heads_q, d.rows_q, "lse")?,
+            view::by_row(bounds, batch, heads_q, d.rows_q, "bounds")?,
+            view::mask(&d.mask, d.rows_q, d.rows_kv)?,
+        )
+    };
+    Ok(Problem { q, k, v, out, lse, bounds, mask, options })
 }
 
 /// Computes attention for all heads of a description.

@@ -363,7 +363,7 @@ pub unsafe extern "C" fn ice_session_attend(
                 None => None,
             };
             let out = tensor_mut(cast::pointer(out, "out")?.as_ref(), [1, heads, rows, dim_v], names!("out"))?;
-            let lse = view::lse(lse, 1, heads, rows)?;
+            let lse = view::by_row(lse, 1, heads, rows, "lse")?;
             let memory = if work.is_null() {
                 work_memory(work.cast(), work_bytes, 0, Source::System)?
             } else {

@@ -85,17 +85,23 @@ fn apart(shape: [usize; 4], strides: [usize; 3], size: usize, field: &'static st
     Ok(())
 }
 
-/// The log-sum-exp output: packed f32 `[batch, heads, rows]`.
+/// An output of one number a row: packed f32 `[batch, heads, rows]`.
 ///
 /// # Safety
-/// If not NULL, `lse` is writable for that many elements and nobody else touches them.
-pub(crate) unsafe fn lse<'a>(lse: *mut f32, batch: usize, heads: usize, rows: usize) -> Result<Option<TensorMut<'a>>> {
-    if lse.is_null() {
+/// If not NULL, `p` is writable for that many elements and nobody else touches them.
+pub(crate) unsafe fn by_row<'a>(
+    p: *mut f32,
+    batch: usize,
+    heads: usize,
+    rows: usize,
+    field: &'static str,
+) -> Result<Option<TensorMut<'a>>> {
+    if p.is_null() {
         return Ok(None);
     }
     let shape = [batch, heads, rows, 1];
     // SAFETY: passed on; packed rows do not overlap.
-    unsafe { TensorMut::from_raw(lse.cast(), Dtype::F32, shape, [0; 3], "lse") }.map(Some)
+    unsafe { TensorMut::from_raw(p.cast(), Dtype::F32, shape, [0; 3], field) }.map(Some)
 }
 
 /// The mask of a call over `[.., rows_q, rows_kv]`.
@@ -184,6 +190,9 @@ pub(crate) fn stats(s: &AttentionStats) -> ice_attention_stats {
         build_seconds: s.build_seconds,
         attend_seconds: s.attend_seconds,
         rows: s.rows,
+        certified_mean: s.certified_mean,
+        certificates: s.certificates,
+        certified: s.certified,
     }
 }
 

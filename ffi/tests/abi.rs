@@ -117,10 +117,11 @@ fn layouts_are_the_committed_ones() {
         }
         ice_attention_desc {
             struct_size, batch, heads_q, heads_kv, dim_k, dim_v, rows_q, rows_kv, q, k, v, out, lse, mask, options,
+            bounds,
         }
         ice_attention_stats {
             struct_size, mode, reason, estimated_mass, certified_error, score_error, pairs, pairs_dense, cells_opened,
-            build_seconds, attend_seconds,
+            build_seconds, attend_seconds, rows, certified_mean, certificates, certified,
         }
         ice_session_options {
             struct_size, heads_q, heads_kv, dim_k, dim_v, kv_dtype, capacity, dense_below, memory_limit, allocator,

@@ -122,8 +122,12 @@ fn options_masks_and_sizes_of_structs() {
         desc_refused(B, &["retrieve_fraction: ", &got], |d| d.options.retrieve_fraction = x);
     }
     desc_refused(B, &["mask.q_pos0: "], |d| (d.mask.kind, d.mask.q_pos0) = (ICE_MASK_CAUSAL, u64::MAX));
-    desc_refused(ICE_ERR_UNSUPPORTED, &["flags"], |d| d.options.flags = ICE_ATTENTION_CERTIFICATE);
-    desc_refused(ICE_ERR_UNSUPPORTED, &["flags"], |d| d.options.flags = ICE_ATTENTION_VERIFIED);
+    for flag in [ICE_ATTENTION_CERTIFICATE, ICE_ATTENTION_VERIFIED] {
+        desc_refused(ICE_ERR_UNSUPPORTED, &["flags: top-k"], |d| {
+            (d.options.mode, d.options.flags) = (ICE_MODE_TOP_K, flag);
+        });
+    }
+    desc_refused(ICE_ERR_ALIGNMENT, &["bounds"], |d| d.bounds = std::ptr::without_provenance_mut(2));
     let bias = [0u16; ROWS_Q * ROWS_KV];
     desc_refused(ICE_ERR_UNSUPPORTED, &["mask.bias"], |d| {
         let t = ice_tensor { dtype: ICE_BF16, data: bias.as_ptr().cast(), ..d.q };

@@ -219,5 +219,5 @@ fn problem<'a>(layer: &'a Layer, options: AttentionOptions, out: &'a mut [f32]) 
     let (q, k, v) = (tensor(q, layer.heads_q), tensor(k, layer.heads_kv), tensor(v, layer.heads_kv));
     let out = TensorMut::new(out, [1, layer.heads_q, n, d]).expect("room for the output");
     let mask = if layer.causal { Mask::Causal { q_pos0: 0 } } else { Mask::None };
-    Problem { q, k, v, out, lse: None, mask, options }
+    Problem { q, k, v, out, lse: None, bounds: None, mask, options }
 }

@@ -43,6 +43,7 @@ impl Data {
             v: self.tensor(&self.v),
             out: TensorMut::new(out, [1, heads, 1, self.d]).expect("out"),
             lse: None,
+            bounds: None,
             mask: Mask::None,
             options: options(isa, 1),
         };

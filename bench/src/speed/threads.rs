@@ -23,6 +23,7 @@ pub fn table(isa: Isa, rows: usize, rounds: usize) {
                     v: Tensor::new(&v, shape).expect("v"),
                     out: TensorMut::new(&mut out, shape).expect("out"),
                     lse: None,
+                    bounds: None,
                     mask: Mask::Causal { q_pos0: 0 },
                     options: options(isa, i + 1),
                 };

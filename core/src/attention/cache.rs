@@ -1,6 +1,7 @@
 //! Keys and values of one KV head, in token order, with their index in top-k mode and their cells in accelerated mode.
 
 use super::SessionOptions;
+use super::certificate::length;
 use super::head_topk::index_options;
 use crate::cells::{Cells, SEGMENT};
 use crate::dci::Index;
@@ -103,6 +104,8 @@ pub struct HeadCache {
     failed: Option<Error>,
     /// Largest magnitudes of a key and a value so far, kept when tokens go.
     largest: [f32; 2],
+    /// Lengths of the longest ones, where certificates ask for them.
+    longest: Option<[f32; 2]>,
     /// One row in f32.
     row: Buf<f32>,
 }
@@ -116,8 +119,11 @@ impl HeadCache {
             Index::plan(&index_options(&o.attention, o.dim_k, o.capacity), plan)?;
         }
         if o.has_cells() {
-            Cells::plan(plan, o.kv_dtype, o.dim_k, o.dim_v, o.capacity);
+            Cells::plan(plan, o.means(), o.dim_k, o.dim_v, o.capacity);
             Cells::plan_staged(plan, o.dim_k, o.dim_v);
+            if o.attention.certificate {
+                Cells::plan_certified(plan, o.dim_k, o.dim_v, o.capacity);
+            }
         }
         Ok(())
     }
@@ -129,7 +135,10 @@ impl HeadCache {
             false => None,
         };
         let cells = match o.has_cells() {
-            true => Some(Cells::new_in(memory, o.kv_dtype, o.dim_k, o.dim_v, o.capacity)?.staged(memory)?),
+            true => {
+                let cells = Cells::new_in(memory, o.means(), o.dim_k, o.dim_v, o.capacity)?.staged(memory)?;
+                Some(if o.attention.certificate { cells.certified(memory)? } else { cells })
+            }
             false => None,
         };
         Ok(HeadCache {
@@ -146,6 +155,7 @@ impl HeadCache {
             pending: 0,
             failed: None,
             largest: [0.0; 2],
+            longest: o.attention.certificate.then_some([0.0; 2]),
             row: Buf::filled(memory, o.dim_k.max(o.dim_v), 0.0)?,
         })
     }
@@ -242,6 +252,12 @@ impl HeadCache {
             self.largest.iter_mut().zip([self.keys.rows(at + 1, self.dim_k), self.values.rows(at + 1, self.dim_v)])
         {
             *most = most.max(rows.largest(at));
+        }
+        if let Some(longest) = &mut self.longest {
+            let rows = [self.keys.rows(at + 1, self.dim_k), self.values.rows(at + 1, self.dim_v)];
+            for (most, rows) in longest.iter_mut().zip(rows) {
+                *most = most.max(length(&rows, at) as f32 * (1.0 + f32::EPSILON));
+            }
         }
         Ok(())
     }
@@ -349,6 +365,7 @@ impl HeadCache {
         self.pending = 0;
         self.failed = None;
         self.largest = [0.0; 2];
+        self.longest = self.longest.map(|_| [0.0; 2]);
         if let Some(index) = &mut self.index {
             index.clear();
         }
@@ -368,6 +385,11 @@ impl HeadCache {
     /// Largest magnitudes of a key and a value since the last reset.
     pub(super) fn largest(&self) -> [f32; 2] {
         self.largest
+    }
+
+    /// Lengths of the longest key and value since the last reset; zeros where nobody certifies.
+    pub(super) fn longest(&self) -> [f32; 2] {
+        self.longest.unwrap_or_default()
     }
 
     pub(super) fn cells(&self) -> Option<&Cells> {

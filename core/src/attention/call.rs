@@ -1,5 +1,6 @@
 //! The one-call form: plan, check, run, on one thread or several.
 
+use super::certificate::longest;
 use super::dense::{self, Dense};
 use super::problem::{AttentionStats, Checked, Problem};
 use super::{Mode, accelerated, clock, exact, head_topk};
@@ -77,15 +78,18 @@ fn run_part(
                 out: &problem.out,
                 lse: problem.lse.as_ref(),
                 masking: &checked.masking,
+                certificate: o.certificate.then(|| {
+                    // Keys of the shared mode have unit norm.
+                    let key = if o.shared_qk { 1.0 } else { longest(&problem.k) };
+                    checked.certificate(problem, [key, longest(&problem.v)])
+                }),
                 scale: o.scale,
                 softcap: o.softcap,
                 shared_qk: o.shared_qk,
                 isa: o.isa.unwrap_or_else(crate::simd::Isa::best),
             };
-            let pairs = dense.run(work, ith, nth);
+            dense.run(work, ith, nth, &mut stats);
             stats.score_error = work.score_error() * o.scale;
-            stats.pairs += pairs;
-            stats.pairs_dense += pairs;
             stats.attend_seconds += clock::since(start);
         }
     }

@@ -1,8 +1,10 @@
 //! Exact attention over all heads, cut into independent pieces for any number of parts.
 
+use super::certificate::Certificate;
 use super::exact::{self, Head, ROW_BLOCK, Work};
 use super::few::{self, FEW, MOST};
 use super::mask::Masking;
+use super::problem::AttentionStats;
 use crate::mem::{Rows, Tensor, TensorMut};
 use crate::simd::Isa;
 
@@ -14,6 +16,7 @@ pub(super) struct Dense<'a, F> {
     pub(super) out: &'a TensorMut<'a>,
     pub(super) lse: Option<&'a TensorMut<'a>>,
     pub(super) masking: &'a Masking<'a>,
+    pub(super) certificate: Option<Certificate<'a>>,
     pub(super) scale: f32,
     pub(super) softcap: f32,
     pub(super) shared_qk: bool,
@@ -27,15 +30,14 @@ pub(super) fn most_pieces(shape: [usize; 4]) -> usize {
 }
 
 impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
-    /// Part `ith` of `nth`; returns the number of visible pairs. What is computed for a row does not depend on `nth`.
-    pub(super) fn run(&self, work: &mut Work, ith: usize, nth: usize) -> u64 {
+    /// Part `ith` of `nth`, added to the statistics. What is computed for a row does not depend on `nth`.
+    pub(super) fn run(&self, work: &mut Work, ith: usize, nth: usize, stats: &mut AttentionStats) {
         let [batch, heads, rows, _] = self.q.shape();
         let group = heads / self.heads_kv;
         if rows <= FEW && group > 1 && !self.shared_qk {
-            return self.run_groups(work, ith, nth);
+            return self.run_groups(work, ith, nth, stats);
         }
         let blocks = rows.div_ceil(ROW_BLOCK);
-        let mut pairs = 0;
         // Every nth piece, so that causal problems balance.
         for piece in (ith..batch * heads * blocks).step_by(nth) {
             // The last blocks of a causal head are the longest: hand them out first.
@@ -46,25 +48,32 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
             let mut out = self.out.rows(batch, head, begin, n);
             let mut lse = self.lse.map(|t| t.rows(batch, head, begin, n));
             let lse = lse.as_mut().and_then(|r| r.as_slice());
-            pairs += exact::attend(self.isa, &self.head(batch, head), begin, n, &mut out, lse, work);
+            let pairs = exact::attend(self.isa, &self.head(batch, head), begin, n, &mut out, lse, work);
+            stats.add_exact(pairs);
+            if let Some(certificate) = &self.certificate {
+                certificate.exact(&self.q, self.out, [batch, head], begin, n, stats);
+            }
         }
-        pairs
     }
 
     /// Few rows: heads of a KV head together, in as few pieces as keep all parts busy.
-    fn run_groups(&self, work: &mut Work, ith: usize, nth: usize) -> u64 {
+    fn run_groups(&self, work: &mut Work, ith: usize, nth: usize, stats: &mut AttentionStats) {
         let [batch, heads, rows, _] = self.q.shape();
         let group = heads / self.heads_kv;
         let most = (MOST / rows.max(1)).min(group);
         let pieces = group.div_ceil(most).max(nth.div_ceil(batch * self.heads_kv)).min(group);
-        let mut pairs = 0;
         for piece in (ith..batch * self.heads_kv * pieces).step_by(nth) {
             let (kv, part) = (piece / pieces, piece % pieces);
             let (begin, end) = (group * part / pieces, group * (part + 1) / pieces);
             let head = self.head(kv / self.heads_kv, kv % self.heads_kv * group + begin);
-            pairs += few::attend_group(self.isa, &head, end - begin, &self.q, self.out, self.lse, work);
+            let pairs = few::attend_group(self.isa, &head, end - begin, &self.q, self.out, self.lse, work);
+            stats.add_exact(pairs);
+            if let Some(certificate) = &self.certificate {
+                for h in 0..end - begin {
+                    certificate.exact(&self.q, self.out, [head.batch, head.head + h], 0, rows, stats);
+                }
+            }
         }
-        pairs
     }
 
     fn head(&self, batch: usize, head: usize) -> Head<'_> {

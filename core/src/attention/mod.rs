@@ -2,12 +2,14 @@
 //!
 //! `options`, `mask`, `problem` what is asked; `dense` every key, all heads: `exact`, `panel` many rows, `few` a few;
 //! `accelerated` cells of keys, opened where they matter and estimated elsewhere; `retrieve` the keys an index finds, used
-//! by `head_topk` (one call) and `over_index`; `softmax` merging; `call` the one-call form; `cache`, `session` keys and
+//! by `head_topk` (one call) and `over_index`; `certificate` what rows are known to be off by;
+//! `softmax` merging; `call` the one-call form; `cache`, `session` keys and
 //! values that stay; `probe` how sparse a head is.
 
 pub mod accelerated;
 mod cache;
 mod call;
+mod certificate;
 mod clock;
 mod dense;
 pub mod exact;

@@ -55,9 +55,10 @@ pub struct AttentionOptions {
     /// Exact mode may multiply queries and keys in 16-bit fixed point where that is faster (AVX-512 with VNNI, more than
     /// four rows): logits are then off by a standard error that the statistics name, a few 1e-4 for usual heads.
     pub fixed_scores: bool,
-    /// Report a bound on the output error per row. Not available in this version.
+    /// Bound the output error of every row, relative to its output: in the statistics, and by row in
+    /// [`Problem::bounds`](super::Problem::bounds). Not in top-k mode. Scores stay f32 whatever `fixed_scores` says.
     pub certificate: bool,
-    /// Keep opening until the bound holds. Not available in this version.
+    /// The same, and rows whose bound would exceed the tolerance are attended exactly, so that what is left is rounding.
     pub verified: bool,
     /// Inputs are known to be finite: skip the check.
     pub trusted: bool,
@@ -114,9 +115,15 @@ impl AttentionOptions {
             }
         }
         let unsupported = |field, reason| Err(Error::new(Status::Unsupported, field, reason));
-        if self.certificate || self.verified {
-            return unsupported("flags", "certificates are not in this version");
+        self.certificate |= self.verified;
+        if self.certificate && self.mode == Mode::TopK {
+            return unsupported(
+                "flags",
+                "top-k attention drops keys, so that nothing bounds its error: no certificates",
+            );
         }
+        // Fixed point errs by what a standard error describes, not a bound.
+        self.fixed_scores &= !self.certificate;
         if let Some(isa) = self.isa.filter(|i| !i.available()) {
             return unsupported("isa", isa.name());
         }

@@ -49,6 +49,9 @@ pub fn index_attention(
     if o.shared_qk {
         return unsupported("flags", "shared query-key mode builds its own keys");
     }
+    if o.certificate {
+        return unsupported("flags", "attention over an index has no certificates: use a call or a session");
+    }
     if o.mode == Mode::Accelerated {
         return unsupported("mode", "an index keeps no cells: accelerated attention takes a call or a session");
     }

@@ -1,5 +1,6 @@
 //! One attention problem over four-dimensional tensors: its description, checks and statistics.
 
+use super::certificate::Certificate;
 use super::{AttentionOptions, Mask, Masking, Mode, accelerated};
 use crate::error::{Error, Result, Status};
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};
@@ -16,6 +17,9 @@ pub struct Problem<'a> {
     pub out: TensorMut<'a>,
     /// Log-sum-exp of each row's logits, f32 `[batch, heads_q, rows_q, 1]`; -inf for rows that see no key.
     pub lse: Option<TensorMut<'a>>,
+    /// Bounds on the relative error of each row's output, f32 `[batch, heads_q, rows_q, 1]`; asks for them like
+    /// `options.certificate`. Infinite where nothing is certified.
+    pub bounds: Option<TensorMut<'a>>,
     /// Mask.
     pub mask: Mask<'a>,
     /// Options.
@@ -66,8 +70,14 @@ pub struct AttentionStats {
     pub estimated_mass: f32,
     /// Largest standard error of a logit that came from fixed point; 0 where all came from f32.
     pub score_error: f32,
-    /// Worst certified error; NaN where none was asked for.
+    /// Worst certified error of a row, relative to its output; NaN where none was asked for.
     pub certified_error: f32,
+    /// Mean certified error, errors above 1 counted as 1; NaN where none was asked for.
+    pub certified_mean: f64,
+    /// Rows with a certified error.
+    pub certificates: u64,
+    /// Those of them that keep the tolerance by it.
+    pub certified: u64,
     /// Seconds spent inserting keys into an index (0 without `std`); the sum over threads.
     pub build_seconds: f64,
     /// Seconds spent attending (0 without `std`); the sum over threads.
@@ -86,9 +96,39 @@ impl AttentionStats {
             estimated_mass: 0.0,
             score_error: 0.0,
             certified_error: f32::NAN,
+            certified_mean: f64::NAN,
+            certificates: 0,
+            certified: 0,
             build_seconds: 0.0,
             attend_seconds: 0.0,
         }
+    }
+
+    /// Pairs that were all scored.
+    pub(super) fn add_exact(&mut self, pairs: u64) {
+        self.pairs += pairs;
+        self.pairs_dense += pairs;
+    }
+
+    /// A row more, certified for a relative error.
+    pub(super) fn certify(&mut self, error: f32, tolerance: f32) {
+        self.add_certified(1, error, f64::from(error.min(1.0)));
+        self.certified += u64::from(error <= tolerance);
+    }
+
+    fn add_certified(&mut self, rows: u64, worst: f32, mean: f64) {
+        if rows == 0 {
+            return;
+        }
+        let all = (self.certificates + rows) as f64;
+        (self.certified_error, self.certified_mean) = match self.certificates {
+            0 => (worst, mean),
+            _ => (
+                self.certified_error.max(worst),
+                self.certified_mean + (mean - self.certified_mean) * rows as f64 / all,
+            ),
+        };
+        self.certificates += rows;
     }
 
     /// Adds another part of the same call.
@@ -99,6 +139,8 @@ impl AttentionStats {
             self.estimated_mass = sum / rows as f32;
         }
         self.rows = rows;
+        self.add_certified(other.certificates, other.certified_error, other.certified_mean);
+        self.certified += other.certified;
         self.pairs += other.pairs;
         self.pairs_dense += other.pairs_dense;
         self.cells_opened += other.cells_opened;
@@ -121,6 +163,16 @@ pub(super) struct Checked<'a> {
     pub mode: Mode,
     pub reason: Reason,
     pub masking: Masking<'a>,
+}
+
+impl<'a> Checked<'a> {
+    /// How rows are certified, for the lengths of the longest key and value.
+    pub(super) fn certificate<'b>(&'b self, problem: &'b Problem<'_>, longest: [f32; 2]) -> Certificate<'b> {
+        let AttentionOptions { scale, softcap, tolerance, .. } = self.options;
+        let bounds = problem.bounds.as_ref();
+        let numbers = [scale, softcap, tolerance];
+        Certificate::new(bounds, &self.masking, longest, self.rows_kv, numbers, problem.out.dtype())
+    }
 }
 
 fn shape(field: &'static str, reason: &'static str, need: usize, have: usize) -> Result<()> {
@@ -199,18 +251,23 @@ impl<'a> Problem<'a> {
         for (need, have) in want.into_iter().zip(self.out.shape()) {
             shape("out", "shape is not [batch, heads_q, rows_q, dim_v]", need, have)?;
         }
-        if let Some(lse) = &self.lse {
-            for (need, have) in [batch, heads_q, rows_q, 1].into_iter().zip(lse.shape()) {
-                shape("lse", "shape is not [batch, heads_q, rows_q]", need, have)?;
+        for (field, rows, wrong) in [
+            ("lse", &self.lse, "shape is not [batch, heads_q, rows_q]"),
+            ("bounds", &self.bounds, "shape is not [batch, heads_q, rows_q]"),
+        ] {
+            let Some(rows) = rows else { continue };
+            for (need, have) in [batch, heads_q, rows_q, 1].into_iter().zip(rows.shape()) {
+                shape(field, wrong, need, have)?;
             }
-            if lse.dtype() != Dtype::F32 {
-                return Err(Error::new(Status::Unsupported, "lse", "must be f32"));
+            if rows.dtype() != Dtype::F32 {
+                return Err(Error::new(Status::Unsupported, field, "must be f32"));
             }
-            if !lse.rows_are_packed() {
-                return Err(Error::new(Status::Stride, "lse", "the rows of a head must be packed"));
+            if !rows.rows_are_packed() {
+                return Err(Error::new(Status::Stride, field, "the rows of a head must be packed"));
             }
         }
-        let options = self.options.resolve(dim_k, rows_kv)?;
+        let certificate = self.options.certificate || self.bounds.is_some();
+        let options = AttentionOptions { certificate, ..self.options }.resolve(dim_k, rows_kv)?;
         let masking =
             Masking::new(self.mask, options.window, options.sinks, [batch, heads_q, rows_q, rows_kv], options.trusted)?;
         let (mode, reason) = match self.options.mode {

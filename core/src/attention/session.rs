@@ -1,7 +1,8 @@
 //! A session: the KV cache of one layer with its index or cells, for decoders that append tokens and attend with the newest.
 
-use super::accelerated::{self, Accelerated, Rule};
+use super::accelerated::{self, Accelerated, Proving, Rule};
 use super::cache::HeadCache;
+use super::certificate::Certificate;
 use super::dense::{Dense, most_pieces};
 use super::few::FEW;
 use super::head_topk::index_options;
@@ -53,6 +54,11 @@ impl SessionOptions {
     /// Whether the heads keep cells: where there may once be a complete segment to use.
     pub(super) fn has_cells(&self) -> bool {
         matches!(self.attention.mode, Mode::Accelerated | Mode::Auto) && self.capacity >= self.least().max(SEGMENT)
+    }
+
+    /// Type of the cells' means: that of keys and values, but f32 under certificates, whose bounds need them exact.
+    pub(super) fn means(&self) -> Dtype {
+        if self.attention.certificate { Dtype::F32 } else { self.kv_dtype }
     }
 
     pub(super) fn isa(&self) -> Isa {
@@ -304,6 +310,9 @@ impl Session {
             for rows in [1, exact::ROW_BLOCK] {
                 let mut form = Plan::new();
                 accelerated::Work::plan(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity);
+                if o.attention.certificate {
+                    accelerated::Work::plan_proving(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity);
+                }
                 most = most.or(form);
             }
         }
@@ -400,15 +409,14 @@ impl Session {
                 out,
                 lse,
                 masking: &masking,
+                certificate: self.certificate(&masking, out),
                 scale: a.scale,
                 softcap: a.softcap,
                 shared_qk: false,
                 isa: o.isa(),
             };
-            let pairs = dense.run(&mut exact_work, ith, nth);
+            dense.run(&mut exact_work, ith, nth, &mut stats);
             stats.score_error = exact_work.score_error() * a.scale;
-            stats.pairs += pairs;
-            stats.pairs_dense += pairs;
         }
         stats.attend_seconds = clock::since(start);
         Ok(stats)
@@ -458,6 +466,15 @@ impl Session {
         }
     }
 
+    /// How rows are certified, if that was asked for.
+    fn certificate<'a>(&self, masking: &'a Masking<'a>, out: &TensorMut<'_>) -> Option<Certificate<'a>> {
+        let a = &self.options.attention;
+        let longest =
+            self.heads.iter().map(HeadCache::longest).fold([0.0f32; 2], |a, b| [a[0].max(b[0]), a[1].max(b[1])]);
+        let numbers = [a.scale, a.softcap, a.tolerance];
+        a.certificate.then(|| Certificate::new(None, masking, longest, self.len, numbers, out.dtype()))
+    }
+
     /// One part in accelerated mode.
     fn accelerate(
         &self,
@@ -471,7 +488,12 @@ impl Session {
     ) -> Result<()> {
         let o = &self.options;
         let auto = o.attention.mode == Mode::Auto;
-        let mut work = accelerated::Work::new_in(work, o.dim_k, o.dim_v, self.group(), q.shape()[2], self.len)?;
+        let rows = q.shape()[2];
+        let memory = work;
+        let mut work = accelerated::Work::new_in(memory, o.dim_k, o.dim_v, self.group(), rows, self.len)?;
+        if o.attention.certificate {
+            work = work.proving(memory)?;
+        }
         let all = Accelerated {
             q,
             kv: |_, head: usize| {
@@ -486,6 +508,9 @@ impl Session {
             scale: o.attention.scale,
             softcap: o.attention.softcap,
             rule: Rule::new(o.attention.tolerance, auto),
+            proof: self
+                .certificate(masking, out)
+                .map(|certificate| Proving { certificate, verified: o.attention.verified }),
             isa: o.isa(),
         };
         all.run(&mut work, ith, nth, stats, &mut None);

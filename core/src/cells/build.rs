@@ -229,6 +229,11 @@ impl Bench {
         }
     }
 
+    /// The segment's keys or values, rows of `dim` elements, and which of them form cells.
+    pub(super) fn loaded(&self, dim: usize) -> (&[f32], &[u32]) {
+        (&self.rows[..SEGMENT * dim], &self.order)
+    }
+
     /// Coordinates of segment `at`, whose keys are loaded.
     pub(super) fn coords(&mut self, isa: Isa, at: usize, leaves: &Level, nodes: &Level, coords: &mut Coords) {
         let d = self.dim_k;

@@ -81,6 +81,11 @@ impl Coords {
         self.basis.chunks_exact(self.basis.len() / (RANK / BLOCK))
     }
 
+    /// The same as they lie, `[RANK / BLOCK][dim][BLOCK]`.
+    pub(super) fn directions(&self) -> &[f32] {
+        &self.basis
+    }
+
     /// Of the keys of a cell.
     pub(crate) fn cell(&self, cell: usize) -> (&[i8], f32, f32) {
         self.leaves.block(cell)

@@ -5,14 +5,16 @@
 //! value, and how far keys lie from their mean; the keys themselves stay where they are. A complete segment never
 //! changes, and its cells depend on nothing but its keys and values.
 
+mod beyond;
 mod build;
 mod coords;
 
 use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
 use crate::simd::Isa;
-pub(crate) use crate::simd::block::{BLOCK, Matrix};
+pub(crate) use crate::simd::block::{BLOCK, Beyond, Matrix};
 use crate::simd::block::{Stored, Values};
+use beyond::Bounds;
 use build::Bench;
 pub(crate) use coords::Coords;
 use half::f16;
@@ -64,6 +66,14 @@ impl Means {
         match self {
             Means::F32(to) => to[at..].iter_mut().step_by(step).zip(x).for_each(|(to, &x)| *to = x),
             Means::F16(to) => to[at..].iter_mut().step_by(step).zip(x).for_each(|(to, &x)| *to = f16::from_f32(x)),
+        }
+    }
+
+    /// All of them, of cells that are certified.
+    fn exact(&self) -> &[f32] {
+        match self {
+            Means::F32(x) => x,
+            Means::F16(_) => unreachable!("certified cells keep means in f32"),
         }
     }
 
@@ -154,6 +164,8 @@ pub struct Cells {
     leaves: Level,
     nodes: Level,
     coords: Coords,
+    /// For certificates.
+    bounds: Option<Bounds>,
     bench: Bench,
 }
 
@@ -192,8 +204,30 @@ impl Cells {
             leaves: Level::new(memory, dtype, segments * NODES, dim_k, stride)?,
             nodes: Level::new(memory, dtype, segments.div_ceil(ROOT), dim_k, stride)?,
             coords: Coords::new(memory, dim_k, segments * LEAVES)?,
+            bounds: None,
             bench: Bench::new(memory, dim_k, dim_v)?,
         })
+    }
+
+    /// Adds what [`certified`](Cells::certified) takes to a plan.
+    pub fn plan_certified(plan: &mut Plan, dim_k: usize, dim_v: usize, keys: usize) {
+        Bounds::plan(plan, dim_k, dim_v, keys / SEGMENT);
+    }
+
+    /// From now on everything is kept that bounds of the estimates need; 20 bytes a cell.
+    ///
+    /// Means must be f32: that the residuals of a cell sum to zero bounds its mass from below (Jensen) and takes the mean
+    /// weight out of what its values do, and means rounded to f16 are off by more than rounding in f32 is allowed for.
+    ///
+    /// # Errors
+    /// `NoMemory`, `Budget`.
+    ///
+    /// # Panics
+    /// If means are f16.
+    pub fn certified(mut self, memory: &Memory) -> Result<Self> {
+        assert!(matches!(self.leaves.keys, Means::F32(_)), "bounds take means in f32");
+        self.bounds = Some(Bounds::new(memory, self.dim_k, self.dim_v, self.capacity)?);
+        Ok(self)
     }
 
     /// Adds what [`staged`](Cells::staged) takes to a plan.
@@ -256,18 +290,32 @@ impl Cells {
         self.built += 1;
         if self.coords.is_fitted() {
             self.bench.coords(isa, at, &self.leaves, &self.nodes, &mut self.coords);
+            self.bound_keys(isa, at);
         }
         self.bench.describe_values(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
+        if let Some(bounds) = &mut self.bounds {
+            let (rows, order) = self.bench.loaded(self.dim_v);
+            bounds.values(isa, at, rows, order, &self.leaves, self.stride);
+        }
         if !self.coords.is_fitted() && self.built == FIT {
             self.coords.fit(&self.leaves.moment[..moment_len(self.dim_k)], self.dim_k);
             for at in 0..self.built {
                 let ids = &self.ids[at * SEGMENT..][..SEGMENT];
                 self.bench.reload(isa, keys, ids);
                 self.bench.coords(isa, at, &self.leaves, &self.nodes, &mut self.coords);
+                self.bound_keys(isa, at);
             }
         }
         if self.shown.is_none() {
             self.segments = self.built;
+        }
+    }
+
+    /// What coordinates leave out of segment `at`, whose keys are loaded.
+    fn bound_keys(&mut self, isa: Isa, at: usize) {
+        if let Some(bounds) = &mut self.bounds {
+            let (rows, order) = self.bench.loaded(self.dim_k);
+            bounds.keys(isa, at, rows, order, &self.leaves, &self.coords);
         }
     }
 
@@ -321,6 +369,11 @@ impl Cells {
     /// Coordinates of the cells' keys along directions fitted to the head, if there are enough keys for that.
     pub(crate) fn coords(&self) -> Option<&Coords> {
         (self.coords.is_fitted() && self.segments >= FIT).then_some(&self.coords)
+    }
+
+    /// What bounds of a cell's estimate need, where it is kept; with coordinates only.
+    pub(crate) fn beyond(&self, cell: usize) -> Option<Beyond> {
+        self.bounds.as_ref().map(|b| b.of(cell))
     }
 
     fn block<'a>(&self, level: &'a Level, at: usize) -> Block<'a> {

@@ -306,6 +306,12 @@ impl<'a> RowsMut<'a> {
         self.cols
     }
 
+    /// The rows as they are.
+    pub fn view(&self) -> Rows<'_> {
+        let RowsMut { data, rows, cols, stride, dtype, .. } = *self;
+        Rows { data, rows, cols, stride, dtype, life: PhantomData }
+    }
+
     fn row_ptr(&mut self, i: usize) -> *mut u8 {
         assert!(i < self.rows);
         self.data.wrapping_add(i * self.stride)

@@ -70,6 +70,10 @@ impl Simd for Scalar {
         if a < b { a } else { b }
     }
     #[inline(always)]
+    fn sqrt(self, a: f32) -> f32 {
+        libm::sqrtf(a)
+    }
+    #[inline(always)]
     fn abs(self, a: f32) -> f32 {
         f32::from_bits(a.to_bits() & 0x7fff_ffff)
     }

@@ -43,6 +43,8 @@ pub(crate) trait Simd: Copy {
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
     /// Smaller of each pair; no NaN may be given.
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Square root; no negative number may be given.
+    fn sqrt(self, a: Self::V) -> Self::V;
     /// Magnitude.
     fn abs(self, a: Self::V) -> Self::V;
     /// Magnitude of the first, sign of the second.

@@ -1,9 +1,11 @@
 //! All heads of a call, cut into independent pieces.
 
+use super::super::certificate::Certificate;
 use super::super::exact::{self, Head};
 use super::super::mask::Masking;
 use super::super::problem::AttentionStats;
 use super::block::{RowBlock, Sizes, Work};
+use super::proof::Proving;
 use super::rule::Rule;
 use super::walk::Watch;
 use crate::cells::{BLOCK, Cells, SEGMENT};
@@ -15,6 +17,9 @@ const LED: usize = 8;
 
 /// Times the tolerance that the predicted error of a few rows may reach before they walk again.
 const FAR_OFF: f64 = 2.0;
+
+/// A block is attended exactly when one row in so many exceeds its tolerance.
+const MOST_ALONE: usize = 4;
 
 /// Rules that are tried, each tighter than the one before.
 const LADDER: usize = 4;
@@ -32,6 +37,8 @@ pub(crate) struct Accelerated<'a, F> {
     pub(crate) scale: f32,
     pub(crate) softcap: f32,
     pub(crate) rule: Rule,
+    /// Certificates, where they are asked for.
+    pub(in crate::attention) proof: Option<Proving<'a>>,
     pub(crate) isa: Isa,
 }
 
@@ -61,7 +68,8 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         let (dim_v, keys) = (self.out.shape()[3], self.keys);
         let step = rows_of([dim_k, dim_v], group, rows, keys);
         let blocks = rows.div_ceil(step);
-        let rules: [Rule; LADDER] = core::array::from_fn(|times| self.rule.tightened(times));
+        let whole = if self.proof.is_some() { self.rule.whole() } else { self.rule };
+        let rules: [Rule; LADDER] = core::array::from_fn(|times| whole.tightened(times));
         let mut verdict = None;
         for piece in (ith..most_pieces(self.q.shape(), self.heads_kv, dim_v, keys)).step_by(nth) {
             // The last blocks of a causal head are the longest: hand them out first.
@@ -91,7 +99,6 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                 _ => self.choose(&rows_at(leader), &rules, work),
             };
             verdict = Some(((batch, head_kv, leader), way));
-            let way = way.map(|times| &rules[times]);
             let b = rows_at(block);
             match watch {
                 Some(watch) => {
@@ -99,9 +106,9 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                         let (h, i) = (r as usize / b.n, r as usize % b.n);
                         watch(head.head + h, b.begin + i, ids);
                     };
-                    self.block(&b, way, work, stats, &mut Some(&mut each));
+                    self.block(&b, way, &rules, work, stats, &mut Some(&mut each));
                 }
-                None => self.block(&b, way, work, stats, &mut None),
+                None => self.block(&b, way, &rules, work, stats, &mut None),
             }
         }
     }
@@ -109,6 +116,13 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
     /// The first of the rules under which a block is predicted to keep the error, if it is predicted to be cheaper than
     /// exact attention too. A few rows do not pay for a prediction.
     fn choose(&self, b: &RowBlock<'_>, rules: &[Rule; LADDER], work: &mut Work) -> Option<usize> {
+        if let Some(certificate) = self.verified() {
+            if b.is_few(work) {
+                return Some(0);
+            }
+            let usable = b.find_usable(work);
+            return (usable > 0 && b.pays(work, &rules[0], usable, certificate)).then_some(0);
+        }
         if b.is_few(work) || self.rule.never_dense() {
             return Some(0);
         }
@@ -132,10 +146,17 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         None
     }
 
+    /// The certificate that every row is to keep.
+    fn verified(&self) -> Option<&Certificate<'a>> {
+        self.proof.as_ref().filter(|p| p.verified).map(|p| &p.certificate)
+    }
+
+    /// One block by a rule, or exactly.
     fn block(
         &self,
         b: &RowBlock<'_>,
-        way: Option<&Rule>,
+        way: Option<usize>,
+        rules: &[Rule; LADDER],
         work: &mut Work,
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
@@ -148,58 +169,87 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         let seen = seen * b.group as u64;
         stats.pairs_dense += seen;
         let (usable, rule) = match way {
-            Some(rule) => (b.find_usable(work), rule),
+            Some(times) => (b.find_usable(work), &rules[times]),
             None => (0, &self.rule),
         };
         let part = AttentionStats { rows: queries as u64, ..AttentionStats::new(stats.mode, stats.reason) };
         if usable == 0 {
             stats.add(&AttentionStats { pairs: seen, ..part });
-            return self.exact(b, work);
+            return self.exact(b, work, stats);
         }
-        let doubtful = b.is_few(work) && self.rule.error < f32::INFINITY;
+        // Verified rows are held to their bounds, others to predictions: of many rows before, of a few after they walked.
+        let verified = self.verified().is_some();
+        let doubtful = b.is_few(work) && !verified && self.rule.error < f32::INFINITY;
         let mut times = 0;
-        let done = loop {
+        let (done, failing) = loop {
             b.prepare(work);
             b.set_limits(work, &rule.tightened(times), usable);
-            let done = b.walk(work, doubtful, watch);
+            let (done, failing) = match &self.proof {
+                Some(proof) => {
+                    b.begin_proof(work, proof.certificate.tolerance);
+                    let done = b.prove(work, false, verified, doubtful, watch);
+                    let failing = b.set_bounds(work, &proof.certificate);
+                    (done, if verified { failing } else { 0 })
+                }
+                None => (b.walk(work, doubtful, watch), 0),
+            };
             // A single row errs more or less than the many that a prediction is made for: only what is far off is done again.
             if !doubtful || b.predicted_error(work, queries) <= FAR_OFF * f64::from(self.rule.error) {
-                break done;
+                break (done, failing);
             }
             times += 1;
             if times == LADDER {
                 stats.add(&AttentionStats { pairs: seen, ..part });
-                return self.exact(b, work);
+                return self.exact(b, work, stats);
             }
         };
-        b.lean(work);
-        let estimated_mass = self.finish(b, work) / queries as f32;
-        let pairs = seen - (usable * SEGMENT * queries) as u64 + done.cells * BLOCK as u64;
+        if failing * MOST_ALONE > queries {
+            stats.add(&AttentionStats { pairs: seen, ..part });
+            return self.exact(b, work, stats);
+        }
+        if let Some(certificate) = self.verified().filter(|_| failing > 0) {
+            b.give_up_failing(work, certificate.tolerance);
+        }
+        if self.proof.is_none() {
+            b.lean(work);
+        }
+        let again = failing as u64 * seen / queries as u64;
+        let estimated_mass = self.finish(b, work, stats) / queries as f32;
+        let pairs = seen - (usable * SEGMENT * queries) as u64 + done.cells * BLOCK as u64 + again;
         stats.add(&AttentionStats { pairs, cells_opened: done.cells, estimated_mass, ..part });
     }
 
     /// A row whose weights left the range of f32: a key beyond everything that the means let expect.
-    fn exact_row(&self, b: &RowBlock<'_>, h: usize, i: usize, work: &mut Work) {
+    fn exact_row(&self, b: &RowBlock<'_>, h: usize, i: usize, work: &mut Work, stats: &mut AttentionStats) {
         let head = b.each(h);
         let mut out = self.out.rows(head.batch, head.head, b.begin + i, 1);
         let mut lse = self.lse.map(|t| t.rows(head.batch, head.head, b.begin + i, 1));
         let lse = lse.as_mut().and_then(|r| r.as_slice());
         exact::attend(b.isa, &head, b.begin + i, 1, &mut out, lse, &mut work.dense);
+        self.certify_exact(&head, b.begin + i, 1, stats);
+    }
+
+    /// Certificates of rows whose outputs are exact.
+    fn certify_exact(&self, head: &Head<'_>, begin: usize, n: usize, stats: &mut AttentionStats) {
+        if let Some(proof) = &self.proof {
+            proof.certificate.exact(&self.q, self.out, [head.batch, head.head], begin, n, stats);
+        }
     }
 
     /// Rows that no cells can serve.
-    fn exact(&self, b: &RowBlock<'_>, work: &mut Work) {
+    fn exact(&self, b: &RowBlock<'_>, work: &mut Work, stats: &mut AttentionStats) {
         for h in 0..b.group {
             let head = b.each(h);
             let mut out = self.out.rows(head.batch, head.head, b.begin, b.n);
             let mut lse = self.lse.map(|t| t.rows(head.batch, head.head, b.begin, b.n));
             let lse = lse.as_mut().and_then(|r| r.as_slice());
             exact::attend(b.isa, &head, b.begin, b.n, &mut out, lse, &mut work.dense);
+            self.certify_exact(&head, b.begin, b.n, stats);
         }
     }
 
     /// Divides by the sums of the weights; returns the sum of the rows' estimated shares.
-    fn finish(&self, b: &RowBlock<'_>, work: &mut Work) -> f32 {
+    fn finish(&self, b: &RowBlock<'_>, work: &mut Work, stats: &mut AttentionStats) -> f32 {
         let mut share = 0.0;
         let (stride, dim_v) = (work.sizes.stride, work.sizes.dim_v);
         for h in 0..b.group {
@@ -209,7 +259,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             for i in 0..b.n {
                 let r = h * b.n + i;
                 if work.lost[r] {
-                    self.exact_row(b, h, i, work);
+                    self.exact_row(b, h, i, work, stats);
                     continue;
                 }
                 let of = |x: &[f32]| x[r * BLOCK..][..BLOCK].iter().sum::<f32>();
@@ -223,6 +273,10 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                     row.fill(0.0);
                 }
                 out.write(i, row);
+                if let (Some(proof), Some(evidence)) = (&self.proof, &work.evidence) {
+                    let row = [b.head.batch, b.head.head + h, b.begin + i];
+                    proof.certificate.note(row, evidence.bounds[r], stats);
+                }
                 if let Some(lse) = &mut lse {
                     let log2 = f64::from(work.reference[r]) + libm::log2(f64::from(total));
                     lse[i] = if total > 0.0 { (log2 * core::f64::consts::LN_2) as f32 } else { f32::NEG_INFINITY };

@@ -2,6 +2,7 @@
 
 use super::super::exact::{self, Head, Queries, ROW_BLOCK};
 use super::super::few::{self, FEW, MOST};
+use super::proof::Evidence;
 use super::rule::Rule;
 use crate::cells::{BLOCK, Cells, Matrix, SEGMENT};
 use crate::error::Result;
@@ -166,6 +167,8 @@ pub(crate) struct Work {
     pub(super) usable: Buf<u8>,
     /// What is left between them.
     pub(super) ranges: Buf<Span>,
+    /// For certificates.
+    pub(super) evidence: Option<Evidence>,
 }
 
 impl Work {
@@ -255,6 +258,7 @@ impl Work {
             room: f(BLOCK * s.dim_k)?,
             usable: Buf::filled(memory, s.segments, 0)?,
             ranges: Buf::with_capacity(memory, s.segments + 1)?,
+            evidence: None,
         })
     }
 }
@@ -294,7 +298,8 @@ impl RowBlock<'_> {
     /// Marks the segments that every row sees whole, and notes what is left but for what no row sees; returns how many there
     /// are: none for more queries than 16 bits number.
     pub(super) fn find_usable(&self, work: &mut Work) -> usize {
-        if self.queries() > NUMBERED {
+        // A certificate takes coordinates, which there are from some keys on.
+        if self.queries() > NUMBERED || (work.evidence.is_some() && self.cells.coords().is_none()) {
             return 0;
         }
         let masking = self.head.masking;

@@ -1,12 +1,13 @@
 //! The one-call form: cells of all heads first, then the rows.
 
 use super::super::call::in_parts;
+use super::super::certificate::longest;
 use super::super::clock;
 use super::super::exact::Head;
 use super::super::problem::{AttentionStats, Checked, Problem};
 use super::super::{Mode, Reason};
 use super::all::{Accelerated, most_pieces};
-use super::{Rule, Work};
+use super::{Proving, Rule, Work};
 use crate::cells::{Cells, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Objects, Plan, Rows};
@@ -30,10 +31,17 @@ pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
     let heads = c.batch * c.heads_kv;
     let mut cells = Plan::new();
     Cells::plan(&mut cells, Dtype::F32, c.dim_k, c.dim_v, c.rows_kv);
+    if c.options.certificate {
+        Cells::plan_certified(&mut cells, c.dim_k, c.dim_v, c.rows_kv);
+    }
     Objects::<Cells>::plan(plan, heads);
     plan.add_plan(&cells, heads);
     let mut work = Plan::new();
-    Work::plan(&mut work, c.dim_k, c.dim_v, c.heads_q / c.heads_kv, c.rows_q, c.rows_kv);
+    let group = c.heads_q / c.heads_kv;
+    Work::plan(&mut work, c.dim_k, c.dim_v, group, c.rows_q, c.rows_kv);
+    if c.options.certificate {
+        Work::plan_proving(&mut work, c.dim_k, c.dim_v, group, c.rows_q, c.rows_kv);
+    }
     let [build_parts, parts] = parts(c);
     Objects::<Work>::plan(plan, parts);
     plan.add_plan(&work, parts);
@@ -55,12 +63,14 @@ pub(crate) fn call(
     let heads = c.batch * c.heads_kv;
     let mut cells = Objects::with_capacity(memory, heads)?;
     for _ in 0..heads {
-        cells.push(Cells::new_in(memory, Dtype::F32, c.dim_k, c.dim_v, c.rows_kv)?)?;
+        let empty = Cells::new_in(memory, Dtype::F32, c.dim_k, c.dim_v, c.rows_kv)?;
+        cells.push(if c.options.certificate { empty.certified(memory)? } else { empty })?;
     }
     let [build_parts, parts] = parts(c);
     let mut works = Objects::with_capacity(memory, parts)?;
     for _ in 0..parts {
-        works.push(Work::new_in(memory, c.dim_k, c.dim_v, c.heads_q / c.heads_kv, c.rows_q, c.rows_kv)?)?;
+        let work = Work::new_in(memory, c.dim_k, c.dim_v, c.heads_q / c.heads_kv, c.rows_q, c.rows_kv)?;
+        works.push(if c.options.certificate { work.proving(memory)? } else { work })?;
     }
     let mut stats = AttentionStats::new(c.mode, c.reason);
     let kv = |batch: usize, head: usize| (problem.k.head(batch, head), problem.v.head(batch, head));
@@ -122,6 +132,10 @@ pub(crate) fn call(
         scale: c.options.scale,
         softcap: c.options.softcap,
         rule,
+        proof: c.options.certificate.then(|| Proving {
+            certificate: c.certificate(problem, [longest(&problem.k), longest(&problem.v)]),
+            verified: c.options.verified,
+        }),
         isa,
     };
     if let (Some(watch), [work]) = (watch, &mut *works) {

@@ -27,6 +27,7 @@ mod block;
 mod call;
 mod hope;
 mod lean;
+mod proof;
 mod rule;
 mod walk;
 
@@ -34,4 +35,5 @@ pub(super) use all::Accelerated;
 pub(super) use block::Work;
 pub use call::Watch;
 pub(super) use call::{MOST_KEYS, call, plan_call};
+pub(super) use proof::Proving;
 pub use rule::Rule;

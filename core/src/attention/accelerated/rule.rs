@@ -60,6 +60,11 @@ impl Rule {
         }
     }
 
+    /// The same with nothing of what is opened stood for by means: what bounds know nothing of.
+    pub(super) fn whole(&self) -> Rule {
+        Rule { fine: 0.0, coarse: 0.0, ..*self }
+    }
+
     /// Whether it takes cells whatever they cost and err.
     pub(super) fn never_dense(&self) -> bool {
         self.caution == 0.0 && self.error == f32::INFINITY

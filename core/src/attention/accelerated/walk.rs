@@ -33,7 +33,7 @@ const TOGETHER: f64 = 2.5;
 const SHORT: usize = 2;
 
 /// Rows of a list.
-enum From {
+pub(super) enum From {
     /// All of the block.
     All,
     /// The sample.
@@ -43,13 +43,19 @@ enum From {
 }
 
 /// The part of the limits that is the same at both levels.
-struct Shared<'a> {
-    reference: &'a [f32],
-    needle: &'a [f32],
+pub(super) struct Shared<'a> {
+    pub(super) reference: &'a [f32],
+    pub(super) needle: &'a [f32],
 }
 
 impl RowBlock<'_> {
-    fn limits<'a>(&self, shared: &Shared<'a>, level: usize, mass: &'a [f32], sigma: &'a [f32]) -> Limits<'a> {
+    pub(super) fn limits<'a>(
+        &self,
+        shared: &Shared<'a>,
+        level: usize,
+        mass: &'a [f32],
+        sigma: &'a [f32],
+    ) -> Limits<'a> {
         Limits {
             reference: shared.reference,
             needle: shared.needle,
@@ -61,7 +67,7 @@ impl RowBlock<'_> {
     }
 
     /// Which nodes of root block `at` belong to usable segments.
-    fn present(&self, work: &Work, at: usize) -> ([f32; BLOCK], u16) {
+    pub(super) fn present(&self, work: &Work, at: usize) -> ([f32; BLOCK], u16) {
         let (mut present, mut bits) = ([0.0; BLOCK], 0);
         for (lane, x) in present.iter_mut().enumerate() {
             if work.usable.get(at * ROOT + lane / NODES) == Some(&1) {
@@ -98,9 +104,8 @@ impl RowBlock<'_> {
         }
     }
 
-    /// What attending by cells costs, in query-key pairs of the dense kernels, and the relative error of the outputs it
-    /// leaves, predicted from a few rows that are attended in full and then forgotten.
-    pub(super) fn rehearse(&self, work: &mut Work) -> (f64, f64) {
+    /// Picks the rows that a prediction is made from, and keeps their sums.
+    pub(super) fn keep_sample(&self, work: &mut Work) {
         let stride = work.sizes.stride;
         work.sample.clear();
         for (at, i) in (0..self.queries()).step_by(SAMPLED).enumerate() {
@@ -109,13 +114,25 @@ impl RowBlock<'_> {
             work.kept[at * stride..][..stride].copy_from_slice(&work.sums[i * stride..][..stride]);
             work.doubt[i * BLOCK..][..BLOCK].fill(0.0);
         }
-        let done = self.descend(work, true, true, &mut None);
-        let rows = work.sample.len();
-        let error = self.predicted_error(work, 0);
-        for at in 0..rows {
+    }
+
+    /// Their sums as they were.
+    pub(super) fn forget_sample(&self, work: &mut Work) {
+        let stride = work.sizes.stride;
+        for at in 0..work.sample.len() {
             let i = work.sample[at] as usize;
             work.sums[i * stride..][..stride].copy_from_slice(&work.kept[at * stride..][..stride]);
         }
+    }
+
+    /// What attending by cells costs, in query-key pairs of the dense kernels, and the relative error of the outputs it
+    /// leaves, predicted from a few rows that are attended in full and then forgotten.
+    pub(super) fn rehearse(&self, work: &mut Work) -> (f64, f64) {
+        self.keep_sample(work);
+        let done = self.descend(work, true, true, &mut None);
+        let rows = work.sample.len();
+        let error = self.predicted_error(work, 0);
+        self.forget_sample(work);
         let roots = self.cells.segments().div_ceil(ROOT) as f64;
         // Measured at 64 elements a key and value: products grow with them, the rest does not.
         let small = 128.0 / (work.sizes.dim_k + work.sizes.dim_v) as f64;
@@ -193,7 +210,7 @@ impl RowBlock<'_> {
             if doubtful {
                 self.isa.run(doubts(&block, 1, &scores[1], rows, &sigma[1], doubt));
             }
-            let lean = (block.spread, &mut *lean[1]);
+            let lean = Some((block.spread, &mut *lean[1]));
             self.isa.run(AddValues { p: &scores[1], values: block.values, rows, out: sums, total, lean });
         }
         done
@@ -201,7 +218,7 @@ impl RowBlock<'_> {
 
     /// Scores a block's vectors for the rows that opened it, lists what they may have to open, and leaves estimates of all
     /// in the level's scores.
-    fn choose(&self, work: &mut Work, block: &Block<'_>, rows: From, present: &[f32; BLOCK], bits: u16) {
+    pub(super) fn choose(&self, work: &mut Work, block: &Block<'_>, rows: From, present: &[f32; BLOCK], bits: u16) {
         let Work {
             sizes, q, scores, every, sample, reference, needle, mass, sigma, centers, sure, open, lists, ..
         } = work;
@@ -238,8 +255,7 @@ impl RowBlock<'_> {
     ) {
         let block = self.cells.node(node);
         self.choose(work, &block, From::Child(lane), &[1.0; BLOCK], 0xffff);
-        let few = self.is_few(work);
-        if few {
+        if self.is_few(work) {
             self.isa.run(Fetch::stored(block.values.data));
         }
         if let Some(coords) = self.cells.coords() {
@@ -252,21 +268,7 @@ impl RowBlock<'_> {
                 }
             }
         }
-        // Keys of a cell lie far apart: asked for while the cell before is worked on, which for a few rows is too short.
-        let ask = |leaf: usize| self.isa.run(Prefetch { from: &self.head.k, ids: self.cells.keys_of(node, leaf) });
-        if few {
-            (0..BLOCK).filter(|&leaf| work.lists[0].len[leaf] > 0).for_each(ask);
-        }
-        let mut leaf = work.lists[0].next(0);
-        while leaf < BLOCK {
-            let next = work.lists[0].next(leaf + 1);
-            if next < BLOCK && !few {
-                ask(next);
-            }
-            done.cells += work.lists[0].len[leaf] as u64;
-            self.cell(work, node, leaf, watch);
-            leaf = next;
-        }
+        self.opened(work, node, done, watch);
         let Work { scores, sums, lists, estimated, coarse, settled, sigma, doubt, lean, .. } = work;
         let [cells, nodes, _] = scores;
         let (rows, places) = lists[1].of(lane);
@@ -284,7 +286,7 @@ impl RowBlock<'_> {
             full: settled,
         });
         let rows = &settled[..front];
-        let lean = (block.spread, &mut *lean[0]);
+        let lean = Some((block.spread, &mut *lean[0]));
         self.isa.run(AddValues { p: cells, values: block.values, rows, out: sums, total: None, lean });
     }
 
@@ -315,6 +317,26 @@ impl RowBlock<'_> {
             for child in (0..BLOCK).filter(|&child| work.lists[level].len[child] > 0) {
                 self.isa.run(Fetch::of(of(child)));
             }
+        }
+    }
+
+    /// The opened cells of a node, for the rows of their lists.
+    pub(super) fn opened(&self, work: &mut Work, node: usize, done: &mut Done, watch: &mut Option<Watch<'_>>) {
+        // Keys of a cell lie far apart: asked for while the cell before is worked on, which for a few rows is too short.
+        let ask = |leaf: usize| self.isa.run(Prefetch { from: &self.head.k, ids: self.cells.keys_of(node, leaf) });
+        let few = self.is_few(work);
+        if few {
+            (0..BLOCK).filter(|&leaf| work.lists[0].len[leaf] > 0).for_each(ask);
+        }
+        let mut leaf = work.lists[0].next(0);
+        while leaf < BLOCK {
+            let next = work.lists[0].next(leaf + 1);
+            if next < BLOCK && !few {
+                ask(next);
+            }
+            done.cells += work.lists[0].len[leaf] as u64;
+            self.cell(work, node, leaf, watch);
+            leaf = next;
         }
     }
 
@@ -354,7 +376,7 @@ impl RowBlock<'_> {
 }
 
 /// The doubt about what a block's children weigh in for `rows`.
-fn doubts<'a>(
+pub(super) fn doubts<'a>(
     block: &Block<'a>,
     level: usize,
     p: &'a [f32],
@@ -366,6 +388,6 @@ fn doubts<'a>(
     Doubt { p, rows, spread: block.spread, value_spread: block.value_spread, sigma, count, out }
 }
 
-fn children<'a>(block: &Block<'a>, level: usize, present: &'a [f32; BLOCK], bits: u16) -> Children<'a> {
+pub(super) fn children<'a>(block: &Block<'a>, level: usize, present: &'a [f32; BLOCK], bits: u16) -> Children<'a> {
     Children { spread: block.spread, reach: block.reach, present, bits, log2_count: LOG2_COUNT[level] }
 }

@@ -98,6 +98,10 @@ impl Simd for Neon {
         op!(vminq_f32(a, b))
     }
     #[inline(always)]
+    fn sqrt(self, a: float32x4_t) -> float32x4_t {
+        op!(vsqrtq_f32(a))
+    }
+    #[inline(always)]
     fn abs(self, a: float32x4_t) -> float32x4_t {
         op!(vabsq_f32(a))
     }

@@ -4,8 +4,9 @@
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 //!
 //! `scores` products; `choose` estimates and what is opened for them; `sift` a second look along a few coordinates; `weigh`
-//! exact weights; `values` weighted sums; `gather` bringing rows together.
+//! exact weights; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
 
+mod bound;
 mod choose;
 mod gather;
 mod scores;
@@ -14,13 +15,16 @@ mod sift;
 mod tests;
 mod values;
 mod weigh;
+mod width;
 
+pub(crate) use bound::{Beyond, Bound, Opening, Proofs};
 pub(crate) use choose::{Children, Choose, Doubt, LOWEST, Limits, Total};
 pub(crate) use gather::{Fetch, Gather, Gram, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use scores::{Forms, Scores};
 pub(crate) use sift::{Along, RANK, Sift, by_child};
 pub(crate) use values::{AddKeys, AddValues, Settle};
 pub(crate) use weigh::Weigh;
+pub(crate) use width::{Remainders, Width};
 
 use super::math;
 use super::vector::Simd;

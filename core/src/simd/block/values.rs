@@ -17,7 +17,7 @@ pub(crate) struct AddValues<'a> {
     pub(crate) total: Option<&'a mut [f32]>,
     /// How far the keys behind the values spread, and where the weights times their squares are to be added up,
     /// `[query][BLOCK]`.
-    pub(crate) lean: (&'a [f32], &'a mut [f32]),
+    pub(crate) lean: Option<(&'a [f32], &'a mut [f32])>,
 }
 
 impl Task for AddValues<'_> {
@@ -40,16 +40,17 @@ impl Task for AddValues<'_> {
                 }
             }
         }
-        let (spread, lean) = &mut self.lean;
-        check(self.rows, lean.len(), BLOCK, BLOCK);
-        assert!(spread.len() >= BLOCK);
-        for (i, &row) in self.rows.iter().enumerate() {
-            for c in (0..BLOCK).step_by(S::LANES) {
-                // SAFETY: vector c of the block and of rows of BLOCK numbers, checked.
-                unsafe {
-                    let (at, x) = (lean.as_mut_ptr().add(row as usize * BLOCK + c), s.load(spread.as_ptr().add(c)));
-                    let weight = s.load(self.p.as_ptr().add(i * BLOCK + c));
-                    s.store(at, s.fma(s.mul(x, x), weight, s.load(at)));
+        if let Some((spread, lean)) = &mut self.lean {
+            check(self.rows, lean.len(), BLOCK, BLOCK);
+            assert!(spread.len() >= BLOCK);
+            for (i, &row) in self.rows.iter().enumerate() {
+                for c in (0..BLOCK).step_by(S::LANES) {
+                    // SAFETY: vector c of the block and of rows of BLOCK numbers, checked.
+                    unsafe {
+                        let (at, x) = (lean.as_mut_ptr().add(row as usize * BLOCK + c), s.load(spread.as_ptr().add(c)));
+                        let weight = s.load(self.p.as_ptr().add(i * BLOCK + c));
+                        s.store(at, s.fma(s.mul(x, x), weight, s.load(at)));
+                    }
                 }
             }
         }

@@ -106,6 +106,10 @@ impl Simd for Avx2 {
         op!(_mm256_min_ps(a, b))
     }
     #[inline(always)]
+    fn sqrt(self, a: __m256) -> __m256 {
+        op!(_mm256_sqrt_ps(a))
+    }
+    #[inline(always)]
     fn abs(self, a: __m256) -> __m256 {
         op!(_mm256_andnot_ps(_mm256_set1_ps(-0.0), a))
     }

@@ -100,6 +100,10 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         op!(_mm512_min_ps(a, b))
     }
     #[inline(always)]
+    fn sqrt(self, a: __m512) -> __m512 {
+        op!(_mm512_sqrt_ps(a))
+    }
+    #[inline(always)]
     fn abs(self, a: __m512) -> __m512 {
         op!(_mm512_abs_ps(a))
     }

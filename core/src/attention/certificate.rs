@@ -1,0 +1,136 @@
+//! Certified errors: what rows are known to be off by at most, and where that is written.
+
+use super::mask::Masking;
+use super::problem::AttentionStats;
+use crate::mem::{Dtype, Rows, Tensor, TensorMut};
+
+/// Rounding allowed for, in units of the largest value's length: see [`Certificate::slack`].
+const UNIT: f64 = 1.0 / (1 << 20) as f64;
+
+/// Logits so far below the largest weigh nothing.
+const NOTHING: f64 = 40.0;
+
+/// How rows of a call are certified.
+pub(super) struct Certificate<'a> {
+    /// Relative bounds, f32 `[batch, heads_q, rows_q, 1]`.
+    pub(super) bounds: Option<&'a TensorMut<'a>>,
+    pub(super) masking: &'a Masking<'a>,
+    /// Length of the longest key and of the longest value.
+    pub(super) longest: [f32; 2],
+    pub(super) keys: usize,
+    pub(super) scale: f32,
+    pub(super) softcap: f32,
+    /// What a row must keep to be counted as certified.
+    pub(super) tolerance: f32,
+    /// Relative rounding of a stored output.
+    rounding: f64,
+}
+
+impl<'a> Certificate<'a> {
+    pub(super) fn new(
+        bounds: Option<&'a TensorMut<'a>>,
+        masking: &'a Masking<'a>,
+        longest: [f32; 2],
+        keys: usize,
+        [scale, softcap, tolerance]: [f32; 3],
+        out: Dtype,
+    ) -> Self {
+        let rounding = match out {
+            Dtype::F32 => 0.0,
+            Dtype::F16 => 1.0 / 2048.0,
+            Dtype::Bf16 => 1.0 / 256.0,
+        };
+        Certificate { bounds, masking, longest, keys, scale, softcap, tolerance, rounding }
+    }
+
+    /// What rounding in f32 may do to an output: `2^-20 (1 + |logit| / 4 + sqrt(keys) / 32)` times the longest value, the
+    /// largest logit that query and keys allow. Several times what is seen, less than what the worst order of signs could
+    /// do. `query` is the length of the query.
+    pub(super) fn slack(&self, batch: usize, head: usize, row: usize, query: f64) -> f64 {
+        let mut logit = query * f64::from(self.scale) * f64::from(self.longest[0]);
+        if self.softcap > 0.0 {
+            // The hyperbolic tangent has an error of its own.
+            logit += 4.0 * f64::from(self.softcap).min(logit);
+        }
+        if let Some(bias) = self.masking.bias(batch, head) {
+            let top = largest_bias(&bias, row);
+            // Logits that count lie not far below the largest.
+            logit = if top == f64::NEG_INFINITY { 0.0 } else { 3.0 * logit + top.abs() + NOTHING };
+        }
+        let value = f64::from(self.longest[1]);
+        UNIT * (1.0 + logit / 4.0 + libm::sqrt(self.keys as f64) / 32.0) * value
+    }
+
+    /// The relative error of a row whose output has length `norm` and is off by at most `bound`.
+    pub(super) fn relative(&self, bound: f64, norm: f64) -> f32 {
+        if bound == 0.0 {
+            return self.rounding as f32;
+        }
+        if bound.is_nan() || bound >= norm {
+            return f32::INFINITY;
+        }
+        let relative = bound / (norm - bound);
+        (relative + self.rounding * (1.0 + relative)) as f32 * (1.0 + f32::EPSILON)
+    }
+
+    /// Notes what a row is certified for.
+    pub(super) fn note(&self, [batch, head, row]: [usize; 3], relative: f32, stats: &mut AttentionStats) {
+        stats.certify(relative, self.tolerance);
+        if let Some(bounds) = self.bounds {
+            bounds.rows(batch, head, row, 1).write_part(0, 0, &[relative]);
+        }
+    }
+
+    /// Rows `begin..begin + n` of a head, whose outputs are exact but for rounding.
+    pub(super) fn exact(
+        &self,
+        q: &Tensor<'_>,
+        out: &TensorMut<'_>,
+        [batch, head]: [usize; 2],
+        begin: usize,
+        n: usize,
+        stats: &mut AttentionStats,
+    ) {
+        let q = q.head(batch, head);
+        for row in begin..begin + n {
+            let out = out.rows(batch, head, row, 1);
+            let norm = length(&out.view(), 0);
+            // Rows that see nothing are zeros, and rightly so.
+            let slack = if norm == 0.0 { 0.0 } else { self.slack(batch, head, row, length(&q, row)) };
+            self.note([batch, head, row], self.relative(slack, norm), stats);
+        }
+    }
+}
+
+/// Largest finite bias of a row.
+fn largest_bias(bias: &Rows<'_>, row: usize) -> f64 {
+    let (mut part, mut top) = ([0.0f32; 64], f64::NEG_INFINITY);
+    for begin in (0..bias.cols()).step_by(part.len()) {
+        let part = &mut part[..(bias.cols() - begin).min(64)];
+        bias.read_part(row, begin, part);
+        top = part.iter().fold(top, |m, &x| m.max(f64::from(x)));
+    }
+    top
+}
+
+/// Length of row `i`.
+pub(super) fn length(rows: &Rows<'_>, i: usize) -> f64 {
+    let (mut part, mut sum) = ([0.0f32; 64], 0.0f64);
+    for begin in (0..rows.cols()).step_by(part.len()) {
+        let part = &mut part[..(rows.cols() - begin).min(64)];
+        rows.read_part(i, begin, part);
+        sum += part.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
+    }
+    libm::sqrt(sum)
+}
+
+/// Length of the longest row of all heads.
+pub(super) fn longest(t: &Tensor<'_>) -> f32 {
+    let [batch, heads, rows, _] = t.shape();
+    let mut best = 0.0f64;
+    for (b, h) in (0..batch).flat_map(|b| (0..heads).map(move |h| (b, h))) {
+        let head = t.head(b, h);
+        best = (0..rows).fold(best, |m, i| m.max(length(&head, i)));
+    }
+    best as f32 * (1.0 + f32::EPSILON)
+}
