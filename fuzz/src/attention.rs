@@ -117,6 +117,7 @@ fn program(u: &mut Unstructured<'_>) -> Result<()> {
             v: v.tensor(),
             out: TensorMut::new(&mut out, [batch, heads, rows, dim_v]).expect("valid"),
             lse: Some(TensorMut::new(&mut lse, [batch, heads, rows, 1]).expect("valid")),
+            bounds: None,
             mask,
             options: o,
         };
