@@ -1,0 +1,4 @@
+//! ListOps, a task of long sequences, from examples to a classified test set.
+
+pub mod generate;
+pub mod vocabulary;
