@@ -9,5 +9,7 @@ pub mod knn;
 pub mod listops;
 pub mod matrix;
 pub mod model;
+pub mod paper;
+pub mod plot;
 pub mod retrieval;
 pub mod speed;

@@ -1,18 +1,22 @@
 //! LARA (Zheng, Wang and Kong, 2022): self-normalised multiple importance sampling of randomised attention. Each landmark
 //! c, the mean query plus the mean key of a run of tokens, is the mean of a proposal N(mu_c, I); one sample of each
-//! proposal serves all queries, weighted by the balance heuristic plus a term of the query's own.
+//! proposal serves all queries, weighted by the balance heuristic plus a term of the query's own. The authors' models
+//! sample in training only: inference takes the proposals' means for samples.
 
 use super::rows::{BLOCK, softmax, softmax_rows};
 use super::{Head, Method, normals, segment_means};
 use crate::matrix::{product, times};
 use iceformer_core::simd::Isa;
 
+/// Least weight of a proposal, as in the authors' implementation: the query's own term may bring it below 0.
+const LEAST: f32 = 1e-8;
+
 /// Linear randomised attention.
 pub struct Lara {
     /// Landmarks: proposals, one sample of each.
     pub landmarks: usize,
-    /// Of the samples.
-    pub seed: u64,
+    /// Of the samples; `None` = the proposals' means, as in inference.
+    pub seed: Option<u64>,
 }
 
 impl Method for Lara {
@@ -39,7 +43,7 @@ impl Method for Lara {
         let (q, k) = (scaled(head.q), scaled(head.k));
         let means = segment_means(&q, d, m);
         let centres: Vec<f32> = segment_means(&k, d, m).iter().zip(&means).map(|(k, q)| k + q).collect();
-        let noise = normals(m * d, self.seed);
+        let noise = self.seed.map_or_else(|| vec![0.0; m * d], |seed| normals(m * d, seed));
         let samples: Vec<f32> = centres.iter().zip(&noise).map(|(c, e)| c + e).collect();
 
         // h_c: values averaged by xi(k, w_c); mass_c: log of the sum of xi(k, w_c).
@@ -86,7 +90,7 @@ impl Method for Lara {
                 let max = isa.max(row);
                 isa.exp_sum(row, max);
                 for ((w, r), b) in row.iter_mut().zip(own).zip(&balance) {
-                    *w *= b + r - 1.0 / m as f32;
+                    *w *= (b + r - 1.0 / m as f32).max(LEAST);
                 }
                 let sum: f32 = row.iter().sum();
                 isa.scale(1.0 / sum, row);

@@ -3,7 +3,7 @@
 use super::dense::{gated, product, rms_norm};
 use super::rope::{Table, swap};
 use super::{Result, Shape, Weights};
-use iceformer_core::attention::{AttentionOptions, AttentionStats, Session, SessionOptions};
+use iceformer_core::attention::{AttentionOptions, AttentionStats, Mode, Session, SessionOptions};
 use iceformer_core::mem::{Dtype, Memory, Tensor, TensorMut};
 use std::time::Instant;
 
@@ -18,6 +18,8 @@ pub struct Kind {
     pub threads: usize,
     /// Tokens per step of a prompt.
     pub chunk: usize,
+    /// Bit l: layer l is attended exactly, whatever the mode.
+    pub exact_layers: u64,
 }
 
 /// What the attention of a run did, over layers and calls.
@@ -96,21 +98,24 @@ impl<'m> Run<'m> {
     /// Options that the sessions refuse.
     pub fn new(weights: &'m Weights, capacity: usize, kind: &Kind) -> Result<Run<'m>> {
         let s = &weights.shape;
-        let options = SessionOptions {
+        let options = |layer: usize| SessionOptions {
             heads_q: s.heads_q,
             heads_kv: s.heads_kv,
             dim_k: s.dim,
             dim_v: s.dim,
             capacity,
             kv_dtype: kind.kv,
-            attention: kind.attention,
+            attention: match kind.exact_layers >> layer & 1 {
+                0 => kind.attention,
+                _ => AttentionOptions { mode: Mode::Exact, ..kind.attention },
+            },
             dense_below: 0,
         };
         let kind = Kind { threads: kind.threads.max(1), chunk: kind.chunk.max(1), ..*kind };
         Ok(Run {
             weights,
             kind,
-            sessions: (0..s.layers).map(|_| Ok(Session::new(&options)?)).collect::<Result<_>>()?,
+            sessions: (0..s.layers).map(|l| Ok(Session::new(&options(l))?)).collect::<Result<_>>()?,
             works: (0..kind.threads).map(|_| Ok(Memory::system(0)?)).collect::<Result<_>>()?,
             tally: Tally::default(),
         })

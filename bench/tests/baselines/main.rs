@@ -130,7 +130,8 @@ fn nystromformer() {
 #[test]
 fn lara() {
     for landmarks in [1, 8, 30] {
-        hold(Lara { landmarks, seed: 3 }, 2e-4, twin::lara);
+        hold(Lara { landmarks, seed: None }, 2e-5, twin::lara);
+        hold(Lara { landmarks, seed: Some(3) }, 2e-4, twin::lara);
     }
 }
 
@@ -204,7 +205,7 @@ fn estimators_estimate() {
     };
     let performer = apart(&run(&mut Performer::new(4096, 1), &head), &truth);
     assert!(performer < 0.2, "Performer: {performer}");
-    let lara = apart(&run(&mut Lara { landmarks: 256, seed: 1 }, &head), &truth);
+    let lara = apart(&run(&mut Lara { landmarks: 256, seed: Some(1) }, &head), &truth);
     assert!(lara < 0.9, "LARA: {lara}");
     let nystrom = apart(&run(&mut Nystromformer { landmarks: 64 }, &head), &truth);
     assert!(nystrom < 0.9, "Nystromformer: {nystrom}");

@@ -53,10 +53,13 @@ pub fn masked(head: &Head<'_>, open: impl Fn(usize, usize) -> bool) -> Matrix {
 
 pub fn top_k(head: &Head<'_>, k: usize) -> Matrix {
     let (q, keys) = (matrix(head.q, head.dim), matrix(head.k, head.dim));
-    masked(head, |i, j| {
-        let better = |x: &usize| dot(&q[i], &keys[*x]) > dot(&q[i], &keys[j]);
-        (0..head.seen(i)).filter(better).count() < k
-    })
+    let least = |i: usize| {
+        let mut all: Vec<f64> = keys[..head.seen(i)].iter().map(|k| dot(&q[i], k)).collect();
+        all.sort_by(|a, b| b.total_cmp(a));
+        all[k.min(all.len()) - 1]
+    };
+    let least: Vec<f64> = (0..head.rows()).map(least).collect();
+    masked(head, |i, j| dot(&q[i], &keys[j]) >= least[i])
 }
 
 /// Keys as the shared mode has them: queries of unit norm.
@@ -133,7 +136,8 @@ pub fn lara(head: &Head<'_>, m: &Lara) -> Matrix {
     let qm = runs(&q, c);
     let sum = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a + b).collect::<Vec<f64>>();
     let mu: Matrix = runs(&k, c).iter().zip(&qm).map(|(k, q)| sum(k, q)).collect();
-    let w: Matrix = mu.iter().zip(&matrix(&normals(c * d, m.seed), d)).map(|(m, e)| sum(m, e)).collect();
+    let noise = m.seed.map_or(vec![0.0; c * d], |seed| normals(c * d, seed));
+    let w: Matrix = mu.iter().zip(&matrix(&noise, d)).map(|(m, e)| sum(m, e)).collect();
     let xi = |x: &[f64], w: &[f64]| (dot(x, w) - dot(x, x) / 2.0).exp();
     // Densities of normal distributions, without the factor that all share.
     let density =
@@ -154,7 +158,7 @@ pub fn lara(head: &Head<'_>, m: &Lara) -> Matrix {
             let (mut total, mut out) = (0.0, vec![0.0; d]);
             for i in 0..c {
                 let balance = density(&w[i], &mu[i]) / mu.iter().map(|m| density(&w[i], m)).sum::<f64>();
-                let alpha = balance + own[i] / own_sum - 1.0 / c as f64;
+                let alpha = (balance + own[i] / own_sum - 1.0 / c as f64).max(1e-8);
                 let weight = alpha * density(&w[i], &zero) / density(&w[i], &mu[i]) * xi(q, &w[i]);
                 total += weight * keys[i].0;
                 out.iter_mut().zip(&keys[i].1).for_each(|(o, v)| *o += weight * v);
