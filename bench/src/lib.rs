@@ -4,6 +4,7 @@
 pub mod accelerated;
 pub mod baselines;
 pub mod cells;
+pub mod clock;
 pub mod heads;
 pub mod knn;
 pub mod listops;

@@ -2,8 +2,8 @@
 
 use super::vocabulary::TOKENS;
 use crate::baselines::{Head, Method};
+use crate::clock::now;
 use crate::matrix::product;
-use crate::paper::clock::now;
 use half::f16;
 use safetensors::{Dtype, SafeTensors};
 use std::error::Error;

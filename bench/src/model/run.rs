@@ -3,6 +3,7 @@
 use super::dense::{gated, product, rms_norm};
 use super::rope::{Table, swap};
 use super::{Result, Shape, Weights};
+use crate::clock;
 use iceformer_core::attention::{AttentionOptions, AttentionStats, Mode, Session, SessionOptions};
 use iceformer_core::mem::{Dtype, Memory, Tensor, TensorMut};
 use std::time::Instant;
@@ -27,6 +28,8 @@ pub struct Kind {
 pub struct Tally {
     /// Wall-clock seconds of append, commit and attend.
     pub attention: f64,
+    /// Processor seconds of the calling thread in append, commit and attend: with one thread all of them.
+    pub processor: f64,
     /// Wall-clock seconds of everything.
     pub total: f64,
     /// Query-key pairs computed exactly.
@@ -42,6 +45,7 @@ impl Tally {
     /// Adds another run.
     pub fn add(&mut self, other: &Tally) {
         self.attention += other.attention;
+        self.processor += other.processor;
         self.total += other.total;
         self.pairs += other.pairs;
         self.visible += other.visible;
@@ -194,7 +198,7 @@ impl<'m> Run<'m> {
 
     /// Appends a chunk to one layer and attends with its rows.
     fn attend(&mut self, layer: usize, rows: usize, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) -> Result<()> {
-        let start = Instant::now();
+        let (start, processor) = (Instant::now(), clock::now());
         let s = &self.weights.shape;
         let tensor = |x, heads| Tensor::new(x, [1, heads, rows, s.dim]);
         let session = &mut self.sessions[layer];
@@ -217,6 +221,7 @@ impl<'m> Run<'m> {
             self.tally.count(&stats?, rows as f64 / nth as f64);
         }
         self.tally.attention += start.elapsed().as_secs_f64();
+        self.tally.processor += clock::now() - processor;
         Ok(())
     }
 

@@ -1,10 +1,10 @@
 //! Quality of the approximation: how far the output of each method is from attention's, on captured heads, and how long
 //! it takes.
 
-use super::clock::{median, now};
 use super::report::{Part, ms, table};
 use crate::baselines::catalogue::{self, Choice};
 use crate::baselines::{Exact, Head, Method};
+use crate::clock::{median, now};
 use crate::heads::Layer;
 use crate::plot::{Axis, Chart, Scale, Series};
 use serde_json::{Value, json};

@@ -2,7 +2,6 @@
 //! found as Markdown, JSON and a drawing.
 
 pub mod approximation;
-pub mod clock;
 pub mod listops;
 pub mod report;
 pub mod scaling;
