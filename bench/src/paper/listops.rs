@@ -5,6 +5,7 @@ use crate::baselines::catalogue::{self, Choice};
 use crate::baselines::{IceFormerTopK, Method, TopK};
 use crate::listops::generate::{Example, Generator};
 use crate::listops::model::Encoder;
+use crate::listops::vocabulary::OPERATORS;
 use crate::plot::{Axis, Chart, Scale, Series};
 use serde_json::{Value, json};
 use std::error::Error;
@@ -44,6 +45,8 @@ pub struct Set {
     pub examples: usize,
     /// Right answers of the one that always names the label most frequent in the set.
     pub most_frequent: usize,
+    /// Right answers of the one that sees the outermost operator alone and names the label most frequent with it.
+    pub by_operator: usize,
     /// Exact attention first.
     pub outcomes: Vec<Outcome>,
 }
@@ -52,7 +55,12 @@ pub struct Set {
 pub fn measure(encoder: &Encoder, lengths: (usize, usize), examples: usize, told: &mut dyn FnMut(&str)) -> Set {
     let all: Vec<Example> = Generator::new(977, lengths.0, lengths.1).take(examples).collect();
     let rows = all.iter().map(|e| e.tokens.len()).sum::<usize>() / all.len().max(1);
-    let count = |l: u8| all.iter().filter(|e| e.label == l).count();
+    let most = |of: &dyn Fn(&Example) -> bool| {
+        let count = |l: u8| all.iter().filter(|e| of(e) && e.label == l).count();
+        (0..10).map(count).max().unwrap_or(0)
+    };
+    let most_frequent = most(&|_| true);
+    let by_operator = OPERATORS.iter().map(|&o| most(&|e| e.tokens[0] == o)).sum();
     let mut methods: Vec<(Option<usize>, Box<dyn Method>)> =
         catalogue::exact().into_iter().map(|m| (None, m)).collect();
     methods.extend(catalogue::methods(Choice::Paper, 1).into_iter().map(|m| (None, m)));
@@ -82,8 +90,7 @@ pub fn measure(encoder: &Encoder, lengths: (usize, usize), examples: usize, told
             told(&format!("ListOps of {} to {} tokens: {} of {examples}", lengths.0, lengths.1, i + 1));
         }
     }
-    let most_frequent = (0..10).map(count).max().unwrap_or(0);
-    Set { lengths, tokens: rows, examples: all.len(), most_frequent, outcomes }
+    Set { lengths, tokens: rows, examples: all.len(), most_frequent, by_operator, outcomes }
 }
 
 /// The part of the report.
@@ -102,10 +109,12 @@ pub fn part(sets: &[Set]) -> Result<Part, Box<dyn Error>> {
         let (low, high) = s.lengths;
         let name = format!("{low} to {high} tokens");
         text += &format!(
-            "\n## {name}\n\n{} examples of {} tokens in the mean. Always naming the most frequent label: {:.1}% right.\n\n",
+            "\n## {name}\n\n{} examples of {} tokens in the mean. Always naming the most frequent label: {:.1}% right; naming \
+             the most frequent label of the outermost operator: {:.1}%.\n\n",
             s.examples,
             s.tokens,
-            share(s.most_frequent, s.examples)
+            share(s.most_frequent, s.examples),
+            share(s.by_operator, s.examples)
         );
         let head = ["method", "settings", "right", "same as exact", "logits moved", "ms an example"];
         text += &table(&head, s.outcomes.iter().filter(|o| o.k.is_none()).map(|o| row(o, s.examples)));
@@ -170,6 +179,6 @@ fn to_json(s: &Set) -> Value {
         .collect();
     json!({
         "shortest": s.lengths.0, "longest": s.lengths.1, "mean_tokens": s.tokens, "examples": s.examples,
-        "most_frequent_label": s.most_frequent, "outcomes": of,
+        "most_frequent_label": s.most_frequent, "most_frequent_of_operator": s.by_operator, "outcomes": of,
     })
 }
