@@ -164,6 +164,10 @@ impl Chart {
                 let y = self.y.scale.place(level);
                 chart.draw_series(LineSeries::new([(across.0, y), (across.1, y)], &GREY))?;
             }
+            let mut labels = Labels::new(self.size);
+            for series in &self.series {
+                series.points.iter().for_each(|&p| labels.keep_free(chart.backend_coord(&place(p))));
+            }
             for (series, color) in self.series.iter().zip(COLORS.iter().cycle()) {
                 let points: Vec<(f64, f64)> = series.points.iter().map(|&p| place(p)).collect();
                 let line = chart.draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?;
@@ -173,8 +177,9 @@ impl Chart {
                 }
                 chart.draw_series(points.iter().map(|&p| Circle::new(p, 4, color.filled())))?;
                 if let (true, Some(&first)) = (self.names_at_points, points.first()) {
-                    let style = ("sans-serif", 11).into_font().color(color);
-                    let name = Text::new(series.name.clone(), (6, -5), style);
+                    let at = chart.backend_coord(&first);
+                    let by = labels.place(at, series.name.chars().count() as i32);
+                    let name = Text::new(series.name.clone(), by, ("sans-serif", 11).into_font().color(color));
                     chart.draw_series([EmptyElement::at(first) + name])?;
                 }
             }
@@ -189,6 +194,37 @@ impl Chart {
             area.present()?;
         }
         Ok(out)
+    }
+}
+
+/// Places of names beside points, so that none covers another or a point.
+struct Labels {
+    size: (u32, u32),
+    /// Left, top, right, bottom.
+    taken: Vec<[i32; 4]>,
+}
+
+impl Labels {
+    fn new(size: (u32, u32)) -> Labels {
+        Labels { size, taken: Vec::new() }
+    }
+
+    fn keep_free(&mut self, (x, y): (i32, i32)) {
+        self.taken.push([x - 4, y - 4, x + 4, y + 4]);
+    }
+
+    /// Where a name of so many letters goes, relative to its point: the first free place, or the first one.
+    fn place(&mut self, (x, y): (i32, i32), letters: i32) -> (i32, i32) {
+        let (width, height) = (letters * 6, 12);
+        let around = [0, -10, 10, -22, 22, -34, 34].into_iter().flat_map(|dy| [(8, dy - 6), (-8 - width, dy - 6)]);
+        let box_at = |(dx, dy): (i32, i32)| [x + dx, y + dy, x + dx + width, y + dy + height];
+        let free = |b: &[i32; 4]| {
+            let apart = |t: &[i32; 4]| b[2] <= t[0] || t[2] <= b[0] || b[3] <= t[1] || t[3] <= b[1];
+            b[0] >= 64 && b[2] <= self.size.0 as i32 - 12 && b[1] >= 32 && self.taken.iter().all(apart)
+        };
+        let by = around.clone().find(|&by| free(&box_at(by))).unwrap_or((8, -6));
+        self.taken.push(box_at(by));
+        by
     }
 }
 
@@ -208,6 +244,16 @@ mod tests {
             assert!(svg.contains(word), "{word}");
         }
         assert_eq!(svg.matches("<circle").count(), 3);
+    }
+
+    #[test]
+    fn names_keep_apart() {
+        let mut labels = Labels::new((640, 360));
+        labels.keep_free((300, 100));
+        let places: Vec<(i32, i32)> = (0..10).map(|_| labels.place((300, 100), 9)).collect();
+        for (i, a) in places.iter().enumerate() {
+            assert!(places[..i].iter().all(|b| (a.0 - b.0).abs() >= 54 || (a.1 - b.1).abs() >= 12), "{places:?}");
+        }
     }
 
     #[test]
