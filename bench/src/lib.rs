@@ -1,9 +1,16 @@
-//! Data and measures shared by the benchmarks: captured heads, retrieval quality, output error, speed, a small model.
+//! Data and measures shared by the benchmarks: captured heads, retrieval quality, output error, speed, a small model, the
+//! other ways of approximating attention.
 
 pub mod accelerated;
+pub mod baselines;
 pub mod cells;
+pub mod clock;
 pub mod heads;
 pub mod knn;
+pub mod listops;
+pub mod matrix;
 pub mod model;
+pub mod paper;
+pub mod plot;
 pub mod retrieval;
 pub mod speed;

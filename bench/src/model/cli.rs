@@ -55,6 +55,7 @@ impl Common {
             },
             threads: self.threads.max(1),
             chunk: self.chunk.max(1),
+            exact_layers: 0,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Matrix products and what stands between them.
 
+use crate::matrix;
+
 /// `rows x in` times the transpose of `out x in`; added to `to` where `add` says so. Threads take blocks of rows.
 ///
 /// # Panics
@@ -10,26 +12,14 @@ pub fn product(x: &[f32], w: &[f32], inner: usize, to: &mut [f32], add: bool, th
     let block = rows.div_ceil(threads.max(1)).max(1);
     let parts = x.chunks(block * inner).zip(to.chunks_mut(block * cols));
     if threads <= 1 || rows < 32 {
-        parts.for_each(|(x, to)| part(x, w, inner, to, add));
+        parts.for_each(|(x, to)| matrix::product(x, w, inner, to, add));
         return;
     }
     std::thread::scope(|s| {
         parts.for_each(|(x, to)| {
-            s.spawn(move || part(x, w, inner, to, add));
+            s.spawn(move || matrix::product(x, w, inner, to, add));
         });
     });
-}
-
-fn part(x: &[f32], w: &[f32], inner: usize, to: &mut [f32], add: bool) {
-    let (rows, cols) = (x.len() / inner, w.len() / inner);
-    let (s, c) = (inner as isize, cols as isize);
-    let beta = if add { 1.0 } else { 0.0 };
-    // SAFETY: the caller checked that the three slices are rows x inner, cols x inner and rows x cols; the strides walk
-    // exactly those.
-    unsafe {
-        let (x, w, to) = (x.as_ptr(), w.as_ptr(), to.as_mut_ptr());
-        matrixmultiply::sgemm(rows, inner, cols, 1.0, x, s, 1, w, 1, s, beta, to, c, 1);
-    }
 }
 
 /// Rows scaled to unit mean square, times the weights.

@@ -3,7 +3,8 @@
 use super::dense::{gated, product, rms_norm};
 use super::rope::{Table, swap};
 use super::{Result, Shape, Weights};
-use iceformer_core::attention::{AttentionOptions, AttentionStats, Session, SessionOptions};
+use crate::clock;
+use iceformer_core::attention::{AttentionOptions, AttentionStats, Mode, Session, SessionOptions};
 use iceformer_core::mem::{Dtype, Memory, Tensor, TensorMut};
 use std::time::Instant;
 
@@ -18,6 +19,8 @@ pub struct Kind {
     pub threads: usize,
     /// Tokens per step of a prompt.
     pub chunk: usize,
+    /// Bit l: layer l is attended exactly, whatever the mode.
+    pub exact_layers: u64,
 }
 
 /// What the attention of a run did, over layers and calls.
@@ -25,6 +28,8 @@ pub struct Kind {
 pub struct Tally {
     /// Wall-clock seconds of append, commit and attend.
     pub attention: f64,
+    /// Processor seconds of the calling thread in append, commit and attend: with one thread all of them.
+    pub processor: f64,
     /// Wall-clock seconds of everything.
     pub total: f64,
     /// Query-key pairs computed exactly.
@@ -40,6 +45,7 @@ impl Tally {
     /// Adds another run.
     pub fn add(&mut self, other: &Tally) {
         self.attention += other.attention;
+        self.processor += other.processor;
         self.total += other.total;
         self.pairs += other.pairs;
         self.visible += other.visible;
@@ -96,21 +102,24 @@ impl<'m> Run<'m> {
     /// Options that the sessions refuse.
     pub fn new(weights: &'m Weights, capacity: usize, kind: &Kind) -> Result<Run<'m>> {
         let s = &weights.shape;
-        let options = SessionOptions {
+        let options = |layer: usize| SessionOptions {
             heads_q: s.heads_q,
             heads_kv: s.heads_kv,
             dim_k: s.dim,
             dim_v: s.dim,
             capacity,
             kv_dtype: kind.kv,
-            attention: kind.attention,
+            attention: match kind.exact_layers >> layer & 1 {
+                0 => kind.attention,
+                _ => AttentionOptions { mode: Mode::Exact, ..kind.attention },
+            },
             dense_below: 0,
         };
         let kind = Kind { threads: kind.threads.max(1), chunk: kind.chunk.max(1), ..*kind };
         Ok(Run {
             weights,
             kind,
-            sessions: (0..s.layers).map(|_| Ok(Session::new(&options)?)).collect::<Result<_>>()?,
+            sessions: (0..s.layers).map(|l| Ok(Session::new(&options(l))?)).collect::<Result<_>>()?,
             works: (0..kind.threads).map(|_| Ok(Memory::system(0)?)).collect::<Result<_>>()?,
             tally: Tally::default(),
         })
@@ -189,7 +198,7 @@ impl<'m> Run<'m> {
 
     /// Appends a chunk to one layer and attends with its rows.
     fn attend(&mut self, layer: usize, rows: usize, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) -> Result<()> {
-        let start = Instant::now();
+        let (start, processor) = (Instant::now(), clock::now());
         let s = &self.weights.shape;
         let tensor = |x, heads| Tensor::new(x, [1, heads, rows, s.dim]);
         let session = &mut self.sessions[layer];
@@ -212,6 +221,7 @@ impl<'m> Run<'m> {
             self.tally.count(&stats?, rows as f64 / nth as f64);
         }
         self.tally.attention += start.elapsed().as_secs_f64();
+        self.tally.processor += clock::now() - processor;
         Ok(())
     }
 

@@ -29,7 +29,8 @@ impl Drop for Temporary {
 }
 
 fn exact(kv: Dtype, chunk: usize, threads: usize) -> Kind {
-    Kind { attention: AttentionOptions { mode: Mode::Exact, ..AttentionOptions::default() }, kv, threads, chunk }
+    let attention = AttentionOptions { mode: Mode::Exact, ..AttentionOptions::default() };
+    Kind { attention, kv, threads, chunk, exact_layers: 0 }
 }
 
 fn load(tiny: &Tiny, name: &str) -> Model {

@@ -1,0 +1,7 @@
+//! The evaluation of the IceFormer paper on what runs here: one part a file, each of which measures, and says what it
+//! found as Markdown, JSON and a drawing.
+
+pub mod approximation;
+pub mod listops;
+pub mod report;
+pub mod scaling;

@@ -1,0 +1,114 @@
+//! The short form of the paper's evaluation: errors of the methods on bundled heads, and the report that comes of it.
+
+use iceformer_bench::baselines::Vanilla;
+use iceformer_bench::baselines::catalogue::Choice;
+use iceformer_bench::heads;
+use iceformer_bench::listops::generate::Generator;
+use iceformer_bench::listops::model::Encoder;
+use iceformer_bench::paper::{approximation, listops};
+
+/// Relative errors in per cent at the paper's settings on the first 1,024 tokens, with a quarter's slack; `None` where a
+/// method cannot.
+const LIMITS: [(&str, Option<f64>, Option<f64>); 14] = [
+    ("IceFormer accelerated", Some(0.5), Some(2.0)),
+    ("IceFormer top-k", Some(24.0), Some(91.0)),
+    ("IceFormer top-k, shared QK", Some(41.0), Some(220.0)),
+    ("Top-k, exact search", Some(22.0), Some(91.0)),
+    ("Reformer", Some(23.0), Some(88.0)),
+    ("Reformer's LSH, separate Q and K", Some(59.0), Some(90.0)),
+    ("LARA", None, Some(107.0)),
+    ("Nystromformer", None, Some(23.0)),
+    ("H-Transformer-1D", Some(0.01), Some(0.01)),
+    ("Longformer", Some(0.01), Some(0.01)),
+    ("Performer", Some(47.0), Some(79.0)),
+    ("Linformer", None, Some(181.0)),
+    ("H2O", Some(5.3), None),
+    ("StreamingLLM", Some(0.01), None),
+];
+
+/// Logits that `bench/listops/train.py` gives the first lists of seed 3 and 60 to 300 tokens, with the bundled weights.
+const RECORDED: [[f32; 10]; 2] = [
+    [-2.1536, -1.6687, -0.712, -0.0697, 0.749, 0.7514, 0.7365, -0.0715, -0.1199, -2.4623],
+    [0.0401, -0.268, -0.0992, -0.2626, -0.2223, -0.2372, -0.2143, -0.2484, -0.2873, -0.2399],
+];
+
+#[test]
+fn approximation_on_bundled_heads() {
+    let layers = heads::load(&heads::bundled(), 1024).expect("the bundled file is there");
+    let tables = approximation::measure("heads", &layers, 1, 1, &mut |_| ());
+    assert_eq!(tables.iter().map(|t| (t.causal, t.heads)).collect::<Vec<_>>(), [(true, 2), (false, 1)]);
+    for (name, causal, both) in LIMITS {
+        for (table, limit) in tables.iter().zip([causal, both]) {
+            let o = table.of(name, Choice::Paper).expect("a method of the catalogue");
+            println!("{name}, causal {}: {:.2} %", table.causal, o.relative * 100.0);
+            match limit {
+                None => assert!(o.cannot.is_some(), "{name} cannot"),
+                Some(limit) => {
+                    assert!(o.cannot.is_none(), "{name} can");
+                    assert!(o.relative * 100.0 <= limit, "{name}: {:.2} %, at most {limit}", o.relative * 100.0);
+                }
+            }
+        }
+    }
+    for table in &tables {
+        let error = |name, choice| table.of(name, choice).expect("a method").relative;
+        assert!(error("Vanilla", Choice::Paper) < 1e-5);
+        // Search can at best find what an exact one finds, and dropping the rest costs more than estimating it.
+        assert!(error("Top-k, exact search", Choice::Paper) <= error("IceFormer top-k", Choice::Paper));
+        assert!(20.0 * error("IceFormer accelerated", Choice::Paper) < error("Top-k, exact search", Choice::Paper));
+        for name in ["IceFormer accelerated", "Top-k, exact search", "H-Transformer-1D", "Longformer", "Reformer"] {
+            let (paper, strong) = (error(name, Choice::Paper), error(name, Choice::Strong));
+            assert!(strong > paper, "{name}: a stronger approximation is farther away");
+        }
+    }
+
+    let part = approximation::part(&tables, 1).expect("a drawing");
+    let folder = std::env::temp_dir().join(format!("iceformer-paper-{}", std::process::id()));
+    part.write(&folder).expect("a writable folder");
+    let text = std::fs::read_to_string(folder.join("approximation.md")).expect("a table");
+    let json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.join("approximation.json")).expect("figures")).expect("JSON");
+    for (name, _) in &part.drawings {
+        assert!(text.contains(&format!("({name}.svg)")));
+        assert!(std::fs::read_to_string(folder.join(format!("{name}.svg"))).expect("a drawing").contains("Reformer"));
+    }
+    std::fs::remove_dir_all(&folder).ok();
+    assert_eq!(json["tables"][0]["outcomes"].as_array().map(Vec::len), Some(3 + 2 * LIMITS.len()));
+    assert_eq!(text.matches("| cannot |").count(), 2 * (3 + 2));
+}
+
+/// The encoder's logits are those of the program that trained it, and it is right more often than any one answer could be.
+#[test]
+fn encoder() {
+    let encoder = Encoder::load(&Encoder::bundled()).expect("the weights are there");
+    for (example, want) in Generator::new(3, 60, 300).zip(RECORDED) {
+        let have = encoder.classify(&example.tokens, &mut Vanilla);
+        for (a, b) in have.logits.iter().zip(want) {
+            assert!((a - b).abs() < 2e-3, "{:?} {want:?}", have.logits);
+        }
+    }
+    let examples: Vec<_> = Generator::new(11, 20, 200).take(200).collect();
+    let right = examples.iter().filter(|e| encoder.classify(&e.tokens, &mut Vanilla).value() == e.label).count();
+    println!("{right} of 200 right");
+    assert!(right >= 80);
+}
+
+#[test]
+fn listops_in_short() {
+    let encoder = Encoder::load(&Encoder::bundled()).expect("the weights are there");
+    let set = listops::measure(&encoder, (200, 400), 8, &mut |_| ());
+    let of = |name: &str, k| set.outcomes.iter().find(|o| o.method == name && o.k == k).expect("a method");
+    for exact in ["Vanilla", "Exact", "Longformer", "H-Transformer-1D"] {
+        let o = of(exact, None);
+        assert_eq!((o.same, o.right), (8, of("Vanilla", None).right), "{exact} is exact at this length");
+        assert!(o.moved < 1e-4, "{exact}: {}", o.moved);
+    }
+    assert!(of("IceFormer accelerated", None).moved < 0.05);
+    for (few, many) in [(3, 8), (8, 20)] {
+        let moved = |k| of("Top-k, exact search", Some(k)).moved;
+        assert!(moved(many) < moved(few), "more keys, nearer");
+    }
+    assert!(of("H2O", None).cannot.is_some() && of("Reformer", None).cannot.is_some());
+    let part = listops::part(&[set]).expect("a drawing");
+    assert!(part.markdown.contains("| Nystromformer |") && part.drawings.len() == 1);
+}
