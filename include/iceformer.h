@@ -190,9 +190,9 @@ typedef struct {
     ice_engine engine;
     /// None are defined: 0.
     uint32_t flags;
-    /// Nullable: only ids whose bit is set are answers, bit id % 8 of byte id / 8. Ids beyond it are not.
+    /// Nullable: every id. Else only ids whose bit is set are answers, bit id % 8 of byte id / 8. Ids beyond it are not.
     const uint8_t *filter;
-    /// Bytes of `filter`.
+    /// Bytes of `filter`; 0 if that is NULL.
     size_t filter_len;
 } ice_query_options;
 

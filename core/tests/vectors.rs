@@ -6,7 +6,7 @@ mod common;
 
 use common::{memory, noise};
 use iceformer_core::attention::{AttentionOptions, Mode, Session, SessionOptions};
-use iceformer_core::dci::{Index, IndexOptions, Metric, Neighbor, QueryOptions, Scratch};
+use iceformer_core::dci::{Engine, Index, IndexOptions, Metric, Neighbor, QueryOptions, Scratch};
 use iceformer_core::mem::{Dtype, Plan, Rows, Tensor, TensorMut};
 use iceformer_core::simd::Isa;
 use std::fmt::Write;
@@ -67,6 +67,33 @@ fn neighbours_and_saved_indices() {
         let ids =
             |text: &str| text.split_whitespace().map(|w| w.split(':').next().unwrap().into()).collect::<Vec<String>>();
         assert_eq!(ids(&answers(&loaded)), ids(&answers(&index)));
+    }
+}
+
+/// A file of before indices had engines and cells; never rewritten. It loads, keeps everything, and answers as the index
+/// that it was saved from.
+#[test]
+fn files_of_the_format_before_engines_still_load() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/index_before_engines.bin");
+    let bytes = std::fs::read(&path).expect("the vector is there");
+    let (loaded, same) = (Index::load(&bytes, &memory(0)).unwrap(), index(Metric::InnerProduct));
+    let (o, want) = (loaded.options(), same.options());
+    assert_eq!((o.engine, o.metric, o.levels, o.seed), (Engine::Auto, Metric::InnerProduct, want.levels, want.seed));
+    assert_eq!((loaded.len(), loaded.next_id()), (57, 60));
+    for id in 0..60 {
+        assert_eq!(loaded.key(id), same.key(id), "{id}");
+    }
+    let queries = noise(8 * DIM, 12, 1.0);
+    let rows = Rows::new(&queries, DIM).unwrap();
+    let ask = |index: &Index, engine| {
+        let o = QueryOptions { engine, target_recall: 1.0, ..QueryOptions::new(4) };
+        let mut out = [Neighbor::default(); 8 * 4];
+        index.query(&mut Scratch::new_in(index, &memory(0)).unwrap(), rows, &o, &mut out, None).unwrap();
+        out.map(|n| n.id)
+    };
+    // Cells are made of the keys in it, lists as they were.
+    for engine in [Engine::Walk, Engine::Cells] {
+        assert_eq!(ask(&loaded, engine), ask(&same, engine), "{engine:?}");
     }
 }
 

@@ -123,6 +123,10 @@ unsafe fn size_of_struct<T: SizedStruct>(p: *const T, field: &'static str) -> Re
     if size < T::MIN {
         return Err(abi(field, "struct_size is smaller than any released version", size));
     }
+    // The size of every version is whole words: anything else would cut a field in two.
+    if size % align_of::<T>() != 0 {
+        return Err(abi(field, "struct_size is that of no version", size));
+    }
     if size > MAX_STRUCT {
         return Err(abi(field, "struct_size is larger than any known version", size));
     }
@@ -277,6 +281,20 @@ mod tests {
             g.known.struct_size = size;
             let e = read(&g).map(|o| o.k).unwrap_err();
             assert_eq!((e.status, e.field), (Status::Abi, "options"), "{size}");
+        }
+    }
+
+    #[test]
+    fn shorter_structs_of_released_sizes_get_defaults() {
+        let mut g = grown();
+        g.known.struct_size = ice_query_options::MIN as u32;
+        // Not the caller's: an older struct ends before these.
+        (g.known.filter, g.known.filter_len) = (core::ptr::dangling(), 7);
+        let o = read(&g).unwrap();
+        assert_eq!((o.k, o.filter.is_null(), o.filter_len), (5, true, 0));
+        for short in 1..8 {
+            g.known.struct_size = SIZE - short;
+            assert_eq!(read(&g).map(|o| o.k).unwrap_err().status, Status::Abi, "{short}");
         }
     }
 

@@ -49,7 +49,7 @@ unsafe fn index_options(p: *const ice_index_options) -> Result<(IndexOptions, us
     // SAFETY: passed on.
     let o = unsafe { cast::sized(p, "options")? };
     cast::flags(o.flags, ICE_INDEX_FIXED_CAPACITY | ICE_INDEX_TRUSTED_INPUT, "flags")?;
-    cast::flags(o.reserved, 0, "reserved")?;
+    cast::reserved(&[o.reserved], "reserved")?;
     let options = IndexOptions {
         dim: o.dim as usize,
         metric: choice(o.metric, "metric", &[Metric::InnerProduct, Metric::L2, Metric::Cosine])?,

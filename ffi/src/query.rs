@@ -55,7 +55,11 @@ unsafe fn query_options<'a>(o: &ice_query_options) -> Result<QueryOptions<'a>> {
         id_end: o.id_end,
         engine: choice(o.engine, "engine", &[Engine::Auto, Engine::Walk, Engine::Scan, Engine::Cells])?,
         // SAFETY: passed on.
-        filter: if o.filter.is_null() { None } else { Some(unsafe { cast::array(o.filter, o.filter_len, "filter")? }) },
+        filter: if o.filter.is_null() && o.filter_len == 0 {
+            None
+        } else {
+            Some(unsafe { cast::array(o.filter, o.filter_len, "filter")? })
+        },
     };
     options.resolve()?;
     Ok(options)

@@ -272,9 +272,9 @@ pub struct ice_query_options {
     pub engine: ice_engine,
     /// None are defined: 0.
     pub flags: u32,
-    /// Nullable: only ids whose bit is set are answers, bit id % 8 of byte id / 8. Ids beyond it are not.
+    /// Nullable: every id. Else only ids whose bit is set are answers, bit id % 8 of byte id / 8. Ids beyond it are not.
     pub filter: *const u8,
-    /// Bytes of `filter`.
+    /// Bytes of `filter`; 0 if that is NULL.
     pub filter_len: usize,
 }
 

@@ -39,10 +39,14 @@ fn index_options_out_of_range() {
     }
     options_refused(BAD, &["capacity: "], |o| o.capacity = usize::MAX);
     options_refused(BAD, &["flags: unknown flag bits (got 4)"], |o| o.flags = 7);
-    for x in [2, -1, i32::MAX, i32::MIN] {
-        options_refused(BAD, &["metric: unknown enumerator"], |o| o.metric = x);
-        options_refused(BAD, &["directions: unknown enumerator"], |o| o.directions = x);
+    for (metric, directions, engine) in
+        [(3, 2, 4), (-1, -1, -1), (i32::MAX, i32::MAX, i32::MAX), (i32::MIN, i32::MIN, i32::MIN)]
+    {
+        options_refused(BAD, &["metric: unknown enumerator"], |o| o.metric = metric);
+        options_refused(BAD, &["directions: unknown enumerator"], |o| o.directions = directions);
+        options_refused(BAD, &["engine: unknown enumerator"], |o| o.engine = engine);
     }
+    options_refused(ICE_ERR_ABI, &["reserved: must be zero (got 1)"], |o| o.reserved = 1);
     options_refused(BAD, &["(got -1)"], |o| o.metric = -1);
     options_refused(ICE_ERR_UNSUPPORTED, &["directions"], |o| o.directions = ICE_DIRECTIONS_FITTED);
 }
@@ -288,10 +292,9 @@ fn query_options_out_of_range() {
         let mut qo = query_options();
         change(&mut qo);
         let mut out = [no_answer(); K];
+        let want = if qo.filter_len > 0 { ICE_ERR_NULL } else { ICE_ERR_ARGUMENT };
         for f in [ice_index_query, ice_index_query_exact] {
-            refused(ICE_ERR_ARGUMENT, words, |e| unsafe {
-                f(ix, null_mut(), q.as_ptr(), 1, &qo, out.as_mut_ptr(), null_mut(), e)
-            });
+            refused(want, words, |e| unsafe { f(ix, null_mut(), q.as_ptr(), 1, &qo, out.as_mut_ptr(), null_mut(), e) });
         }
         assert_eq!(out, [no_answer(); K]);
     };
@@ -304,8 +307,9 @@ fn query_options_out_of_range() {
     }
     check(&["id_begin: ", "(got 9)"], &|o| (o.id_begin, o.id_end) = (9, 8));
     check(&["flags: unknown flag bits (got 1)"], &|o| o.flags = 1);
-    check(&["engine: unknown enumerator (got 3)"], &|o| o.engine = 3);
+    check(&["engine: unknown enumerator (got 4)"], &|o| o.engine = 4);
     check(&["engine: unknown enumerator (got -7)"], &|o| o.engine = -7);
+    check(&["filter: "], &|o| (o.filter, o.filter_len) = (null(), 3));
     unsafe { ice_index_free(ix) };
 }
 

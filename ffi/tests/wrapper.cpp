@@ -114,6 +114,23 @@ static void an_index() {
   CHECK(inside && inside->try_insert(keys) && same(*inside->try_query(q, options), *best));
   CHECK(inside->try_insert(q).error().status() == ICE_ERR_CAPACITY);
 
+  // Cells, cosine and a bitmap of ids are options like any other.
+  auto cells = ice::index_options(DIM);
+  cells.metric = ICE_METRIC_COSINE;
+  cells.engine = ICE_ENGINE_CELLS;
+  auto similar = ice::index::try_make(cells);
+  CHECK(similar && similar->try_insert(keys));
+  std::vector<std::uint8_t> visible(KEYS / 8);
+  visible[0] = 0x0b;
+  auto among = ice::query_options(5);
+  among.filter = visible.data();
+  among.filter_len = visible.size();
+  auto three = similar->try_query(q, among);
+  CHECK(three && three->size() == 3);
+  for (const ice_neighbor &n : *three) CHECK((n.id == 0 || n.id == 1 || n.id == 3) && n.score <= 1.001f);
+  among.engine = ICE_ENGINE_WALK;
+  CHECK(similar->try_query(q, among).error().status() == ICE_ERR_UNSUPPORTED);
+
   // Moves leave an empty handle; self-made C handles can be taken over and given away.
   ice::index other = std::move(index);
   CHECK(other && other.size() == KEYS);
