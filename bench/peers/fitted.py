@@ -2,12 +2,12 @@
 
     python bench/peers/fitted.py captures.safetensors [more...]
 
-Captures hold `layerN.q` and `layerN.k`, [heads, tokens, dim], grouped heads allowed. The model follows the index: directions,
-cells by k-means, keys coded in bytes relative to the mean of their cell, queries in bytes, the best codes scored exactly, and
-the index's own estimate of cost (multiply-adds of f32, a byte's at 0.3). Inner product, top 30. Three ways to choose directions:
-`keys`, the leading eigenvectors of the keys' covariance that cover 97.5 % (what the index does); `all`, every eigenvector;
-`fitted`, the balanced ones of keys and of 2,048 sample queries, which minimise the error of products (keys and queries then
-have a matrix each), as many as cover 97.5 % of what `keys` counts by.
+Captures hold `layerN.q` and `layerN.k`, [heads, tokens, dim], grouped heads allowed. The model follows the index:
+directions, cells by k-means, keys coded in bytes relative to the mean of their cell, queries in bytes, the best codes scored
+exactly, and the index's own estimate of cost (multiply-adds of f32, a byte's at 0.3), as a share of what scoring every key
+costs. Inner product, top 30. Three ways to choose directions: `keys`, the leading eigenvectors of the keys' covariance that
+cover 97.5 % (what the index does); `all`, every eigenvector; `fitted`, those that balance keys and 2,048 sample queries and so
+minimise the error of products (keys and queries then have a matrix each), as many as cover 97.5 % in the same way.
 """
 
 import argparse
@@ -71,7 +71,8 @@ def costs(way, keys, sample, asked, truth, rng):
     q = asked @ for_queries.T @ turn.T
     means = np.stack([x[which == c].mean(0) if (which == c).any() else np.zeros(rank) for c in range(count)])
     x -= means[which]
-    reach = np.sqrt(np.bincount(which, (x**2).sum(1), count) / np.maximum(np.bincount(which, minlength=count), 1) / rank)
+    sizes = np.maximum(np.bincount(which, minlength=count), 1)
+    reach = np.sqrt(np.bincount(which, (x**2).sum(1), count) / sizes / rank)
     scores = rounded(q, 127) @ rounded(x, 127).T + (q @ means.T)[:, which]
     promise = q @ means.T + 2 * np.linalg.norm(q, axis=1, keepdims=True) * reach
     # Of every true neighbour: cells before its own. Then, by number of cells looked into, keys with better codes.

@@ -124,7 +124,7 @@ unsafe fn size_of_struct<T: SizedStruct>(p: *const T, field: &'static str) -> Re
         return Err(abi(field, "struct_size is smaller than any released version", size));
     }
     // The size of every version is whole words: anything else would cut a field in two.
-    if size % align_of::<T>() != 0 {
+    if !size.is_multiple_of(align_of::<T>()) {
         return Err(abi(field, "struct_size is that of no version", size));
     }
     if size > MAX_STRUCT {

@@ -54,10 +54,10 @@ unsafe fn query_options<'a>(o: &ice_query_options) -> Result<QueryOptions<'a>> {
         id_begin: o.id_begin,
         id_end: o.id_end,
         engine: choice(o.engine, "engine", &[Engine::Auto, Engine::Walk, Engine::Scan, Engine::Cells])?,
-        // SAFETY: passed on.
         filter: if o.filter.is_null() && o.filter_len == 0 {
             None
         } else {
+            // SAFETY: passed on.
             Some(unsafe { cast::array(o.filter, o.filter_len, "filter")? })
         },
     };

@@ -284,7 +284,7 @@ pub struct ice_query_options {
 pub struct ice_neighbor {
     /// The key's id.
     pub id: u64,
-    /// Inner product with the query, or squared distance to it.
+    /// Inner product with the query, its cosine, or the squared distance to it, as the metric is.
     pub score: f32,
 }
 

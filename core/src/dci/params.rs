@@ -290,6 +290,6 @@ impl QueryOptions<'_> {
 pub struct Neighbor {
     /// The key's id.
     pub id: u64,
-    /// Inner product with the query, or squared distance to it.
+    /// Inner product with the query, its cosine, or the squared distance to it, as the metric is.
     pub score: f32,
 }
