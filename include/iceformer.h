@@ -200,7 +200,7 @@ typedef struct {
 typedef struct {
     /// The key's id.
     uint64_t id;
-    /// Inner product with the query, or squared distance to it.
+    /// Inner product with the query, its cosine, or the squared distance to it, as the metric is.
     float score;
 } ice_neighbor;
 

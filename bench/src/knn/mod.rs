@@ -9,17 +9,21 @@ use iceformer_core::Result;
 use iceformer_core::dci::{Engine, Index, IndexOptions, Neighbor, QueryOptions, Scratch};
 use iceformer_core::mem::{Memory, Rows};
 use std::collections::HashSet;
-use std::sync::OnceLock;
-use std::time::Instant;
 
 /// Seconds this thread has computed for; seconds since the first call where the system does not tell. Other work on the
 /// machine counts less that way.
 pub fn seconds() -> f64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let start = START.get_or_init(Instant::now);
-    let computed = std::fs::read_to_string("/proc/thread-self/schedstat");
-    let computed = computed.ok().and_then(|s| s.split(' ').next()?.parse::<f64>().ok());
-    computed.map_or_else(|| start.elapsed().as_secs_f64(), |ns| ns * 1e-9)
+    // Not from /proc: what stands there is brought up to date only every few milliseconds.
+    #[cfg(target_os = "linux")]
+    {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+        START.get_or_init(std::time::Instant::now).elapsed().as_secs_f64()
+    }
 }
 
 /// What one run took and found.
