@@ -15,6 +15,7 @@ pub(super) fn run(head: &Head<'_>, options: AttentionOptions, out: &mut [f32]) -
         v: tensor(head.v, n),
         out: TensorMut::new(out, [1, 1, rows, d]).expect("room for the output"),
         lse: None,
+        bounds: None,
         mask,
         options: AttentionOptions { trusted: true, ..options },
     };

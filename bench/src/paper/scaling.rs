@@ -59,6 +59,7 @@ pub fn probe(model: &Model, kind: &Kind, prompt: &Prompt) -> Result<Sparsity> {
             v: tensor(seen.v, shape.heads_kv)?,
             out: TensorMut::new(&mut out, [1, shape.heads_q, n, shape.dim])?,
             lse: None,
+            bounds: None,
             mask: Mask::Causal { q_pos0: 0 },
             options: exact,
         };
