@@ -10,21 +10,7 @@ use iceformer_core::dci::{Engine, Index, IndexOptions, Neighbor, QueryOptions, S
 use iceformer_core::mem::{Memory, Rows};
 use std::collections::HashSet;
 
-/// Seconds this thread has computed for; seconds since the first call where the system does not tell. Other work on the
-/// machine counts less that way.
-pub fn seconds() -> f64 {
-    // Not from /proc: what stands there is brought up to date only every few milliseconds.
-    #[cfg(target_os = "linux")]
-    {
-        let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-        START.get_or_init(std::time::Instant::now).elapsed().as_secs_f64()
-    }
-}
+pub use crate::clock::now as seconds;
 
 /// What one run took and found.
 #[derive(Clone, Debug)]
