@@ -22,7 +22,7 @@ pub(crate) use choose::{Children, Choose, Doubt, LOWEST, Limits, Total};
 pub(crate) use gather::{Fetch, Gather, Gram, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use scores::{Forms, Scores};
 pub(crate) use sift::{Along, RANK, Sift, by_child};
-pub(crate) use values::{AddKeys, AddValues, Settle};
+pub(crate) use values::{AddKeys, AddScaled, AddValues, Settle};
 pub(crate) use weigh::Weigh;
 pub(crate) use width::{Remainders, Width};
 

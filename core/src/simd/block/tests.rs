@@ -113,6 +113,17 @@ fn values_of_blocks_and_of_single_keys() {
                     total: Some(&mut total),
                     lean: Some((&spread, &mut lean)),
                 });
+                // A block of every row of a matrix.
+                let mut moved = start.clone();
+                let x = noise(QUERIES * BLOCK, 8);
+                let (by, at) = (&start[..QUERIES * BLOCK], stride - BLOCK);
+                isa.run(AddScaled { by, x: &x, out: &mut moved, stride, at });
+                for i in 0..QUERIES * stride {
+                    let (row, col) = (i / stride, i % stride);
+                    let more = |b: usize| f64::from(by[row * BLOCK]) * f64::from(x[row * BLOCK + b]);
+                    let want = f64::from(start[i]) + if col >= at { more(col - at) } else { 0.0 };
+                    close(moved[i], want, 1.0, "block of a row");
+                }
                 // From numbers that f16 holds, the same.
                 let half: Vec<f16> = values.iter().map(|&x| f16::from_f32(x)).collect();
                 let wide: Vec<f32> = half.iter().map(|x| x.to_f32()).collect();

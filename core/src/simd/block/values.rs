@@ -146,6 +146,35 @@ impl AddValues<'_> {
     }
 }
 
+/// `out[i * stride + at + b] += by[i * BLOCK] * x[i * BLOCK + b]` for all rows `i` of `x`.
+pub(crate) struct AddScaled<'a> {
+    pub(crate) by: &'a [f32],
+    pub(crate) x: &'a [f32],
+    pub(crate) out: &'a mut [f32],
+    pub(crate) stride: usize,
+    pub(crate) at: usize,
+}
+
+impl Task for AddScaled<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let n = self.x.len() / BLOCK;
+        assert!(self.at + BLOCK <= self.stride && self.by.len() >= n * BLOCK && self.out.len() >= n * self.stride);
+        for i in 0..n {
+            let by = s.splat(self.by[i * BLOCK]);
+            for c in (0..BLOCK).step_by(S::LANES) {
+                // SAFETY: vector c of row i, whose rows are there.
+                unsafe {
+                    let to = self.out.as_mut_ptr().add(i * self.stride + self.at + c);
+                    s.store(to, s.fma(by, s.load(self.x.as_ptr().add(i * BLOCK + c)), s.load(to)));
+                }
+            }
+        }
+    }
+}
+
 /// Adds up the weights of a node's cells by row, into `total` too. Rows whose sum is below `fine` need no more than the
 /// node's mean value: the sum goes to `mass[places[i] * BLOCK + lane]`. The others move to the front, with their queries.
 pub(crate) struct Settle<'a> {
