@@ -16,170 +16,14 @@ import os
 
 import numpy as np
 
+import iceformer_structs as structs
+
 MODES = {"auto": 0, "exact": 1, "accelerated": 2, "top_k": 3}
 F32, F16 = 0, 1
 MASK_NONE, MASK_CAUSAL = 0, 1
-
-
-class _Error(c.Structure):
-    _fields_ = [("struct_size", c.c_uint32), ("status", c.c_int32), ("message", c.c_char * 240)]
-
-
-class _Tensor(c.Structure):
-    _fields_ = [
-        ("data", c.c_void_p),
-        ("dtype", c.c_int32),
-        ("row_stride", c.c_size_t),
-        ("head_stride", c.c_size_t),
-        ("batch_stride", c.c_size_t),
-    ]
-
-
-class _IndexOptions(c.Structure):
-    _fields_ = [
-        ("struct_size", c.c_uint32),
-        ("dim", c.c_uint32),
-        ("metric", c.c_int32),
-        ("num_simple", c.c_uint32),
-        ("num_composite", c.c_uint32),
-        ("levels", c.c_uint32),
-        ("promotion", c.c_float),
-        ("directions", c.c_int32),
-        ("seed", c.c_uint64),
-        ("capacity", c.c_size_t),
-        ("memory_limit", c.c_size_t),
-        ("max_norm", c.c_float),
-        ("flags", c.c_uint32),
-        ("allocator", c.c_void_p),
-        ("engine", c.c_int32),
-        ("reserved", c.c_uint32),
-    ]
-
-
-class _QueryOptions(c.Structure):
-    _fields_ = [
-        ("struct_size", c.c_uint32),
-        ("k", c.c_uint32),
-        ("visit", c.c_uint32),
-        ("retrieve", c.c_uint32),
-        ("visit_fraction", c.c_float),
-        ("retrieve_fraction", c.c_float),
-        ("field_of_view", c.c_uint32),
-        ("target_recall", c.c_float),
-        ("id_begin", c.c_uint64),
-        ("id_end", c.c_uint64),
-        ("engine", c.c_int32),
-        ("flags", c.c_uint32),
-        ("filter", c.c_void_p),
-        ("filter_len", c.c_size_t),
-    ]
-
-
 NEIGHBOR = np.dtype([("id", np.uint64), ("score", np.float32)], align=True)
 
-
-class _Mask(c.Structure):
-    _fields_ = [
-        ("struct_size", c.c_uint32),
-        ("kind", c.c_int32),
-        ("q_pos0", c.c_uint64),
-        ("prefix", c.c_void_p),
-        ("prefix_len", c.c_size_t),
-        ("keys", c.c_void_p),
-        ("keys_len", c.c_size_t),
-        ("bias", _Tensor),
-        ("bias_heads", c.c_uint32),
-        ("bias_batch", c.c_uint32),
-        ("reserved", c.c_uint32 * 8),
-    ]
-
-
-class _AttentionOptions(c.Structure):
-    _fields_ = [
-        ("struct_size", c.c_uint32),
-        ("mode", c.c_int32),
-        ("tolerance", c.c_float),
-        ("top_k", c.c_uint32),
-        ("scale", c.c_float),
-        ("softcap", c.c_float),
-        ("window", c.c_uint64),
-        ("sinks", c.c_uint64),
-        ("seed", c.c_uint64),
-        ("num_threads", c.c_uint32),
-        ("levels", c.c_uint32),
-        ("num_simple", c.c_uint32),
-        ("num_composite", c.c_uint32),
-        ("field_of_view", c.c_uint32),
-        ("retrieve_fraction", c.c_float),
-        ("flags", c.c_uint32),
-        ("reserved", c.c_uint32 * 9),
-    ]
-
-
-class _AttentionDesc(c.Structure):
-    _fields_ = [
-        ("struct_size", c.c_uint32),
-        ("batch", c.c_uint32),
-        ("heads_q", c.c_uint32),
-        ("heads_kv", c.c_uint32),
-        ("dim_k", c.c_uint32),
-        ("dim_v", c.c_uint32),
-        ("rows_q", c.c_size_t),
-        ("rows_kv", c.c_size_t),
-        ("q", _Tensor),
-        ("k", _Tensor),
-        ("v", _Tensor),
-        ("out", _Tensor),
-        ("lse", c.c_void_p),
-        ("mask", _Mask),
-        ("options", _AttentionOptions),
-    ]
-
-
-class Stats(c.Structure):
-    """What a call did: see ice_attention_stats in iceformer.h."""
-
-    _fields_ = [
-        ("struct_size", c.c_uint32),
-        ("mode", c.c_int32),
-        ("reason", c.c_int32),
-        ("estimated_mass", c.c_float),
-        ("certified_error", c.c_float),
-        ("score_error", c.c_float),
-        ("pairs", c.c_uint64),
-        ("pairs_dense", c.c_uint64),
-        ("cells_opened", c.c_uint64),
-        ("build_seconds", c.c_double),
-        ("attend_seconds", c.c_double),
-        ("rows", c.c_uint64),
-    ]
-
-
-class _SessionOptions(c.Structure):
-    _fields_ = [
-        ("struct_size", c.c_uint32),
-        ("heads_q", c.c_uint32),
-        ("heads_kv", c.c_uint32),
-        ("dim_k", c.c_uint32),
-        ("dim_v", c.c_uint32),
-        ("kv_dtype", c.c_int32),
-        ("capacity", c.c_size_t),
-        ("dense_below", c.c_size_t),
-        ("memory_limit", c.c_size_t),
-        ("allocator", c.c_void_p),
-        ("attention", _AttentionOptions),
-    ]
-
-
 _P, _SIZE, _U32, _I32 = c.c_void_p, c.c_size_t, c.c_uint32, c.c_int32
-_INIT = {
-    "ice_error_init": _Error,
-    "ice_query_options_init": _QueryOptions,
-    "ice_index_options_init": _IndexOptions,
-    "ice_attention_desc_init": _AttentionDesc,
-    "ice_attention_stats_init": Stats,
-    "ice_session_options_init": _SessionOptions,
-}
 _CALLS = {
     "ice_index_new": [_P, _P, _P],
     "ice_index_insert": [_P, _P, _SIZE, _P, _P],
@@ -195,11 +39,7 @@ _CALLS = {
 
 
 def _load():
-    lib = c.CDLL(os.environ.get("ICEFORMER_LIBRARY", "libiceformer.so"))
-    for name in _INIT:
-        getattr(lib, name).argtypes, getattr(lib, name).restype = [_P], None
-    for name in ("ice_query_options_init", "ice_index_options_init"):
-        getattr(lib, name).argtypes = [_P, _U32]
+    lib = structs.load(os.environ.get("ICEFORMER_LIBRARY", "libiceformer.so"))
     for name, args in _CALLS.items():
         getattr(lib, name).argtypes, getattr(lib, name).restype = args, _I32
     for name in ("ice_index_free", "ice_session_free"):
@@ -209,13 +49,6 @@ def _load():
     for name in ("ice_status_message", "ice_status_name", "ice_version_string"):
         getattr(lib, name).restype = c.c_char_p
     lib.ice_status_message.argtypes = lib.ice_status_name.argtypes = [_I32]
-    # The structs above are those of one header: init functions write the size the library knows, here with room to spare.
-    for name, struct in _INIT.items():
-        room = c.create_string_buffer(c.sizeof(struct) + 4096)
-        getattr(lib, name)(c.byref(room), *([1] if len(getattr(lib, name).argtypes) > 1 else []))
-        x = struct.from_buffer(room)
-        if x.struct_size != c.sizeof(struct):
-            raise ImportError(f"{name}: the library has {x.struct_size} bytes, this module {c.sizeof(struct)}")
     return lib
 
 
@@ -238,7 +71,7 @@ def _made(struct, name, *args):
 
 
 def _call(name, *args):
-    e = _made(_Error, "ice_error_init")
+    e = _made(structs.Error, "ice_error_init")
     status = getattr(_lib, name)(*args, c.byref(e))
     if status:
         raise Error(status, e.message.decode())
@@ -267,7 +100,7 @@ def _array(x, ndim, what):
 
 def _tensor(x):
     batch, head, row = (0,) * (4 - x.ndim) + x.strides[:-1]
-    return _Tensor(x.ctypes.data, F16 if x.dtype == np.float16 else F32, row, head, batch)
+    return structs.Tensor(x.ctypes.data, F16 if x.dtype == np.float16 else F32, row, head, batch)
 
 
 def _packed(shape):
@@ -281,14 +114,14 @@ def _options(o, mode, tolerance, top_k, scale, threads):
 
 def attention(q, k, v, causal=False, mode="auto", tolerance=0.0, top_k=0, scale=0.0, threads=1):
     """Attention of all heads: q [heads_q, rows, dim_k], k [heads_kv, keys, dim_k], v [heads_kv, keys, dim_v], or each with a
-    batch dimension in front. Causal: the last row sees all keys. Returns out [heads_q, rows, dim_v] (float32) and Stats."""
+    batch dimension in front. Causal: the last row sees all keys. Returns out [heads_q, rows, dim_v] (float32) and structs.Stats."""
     ndim = np.asarray(q).ndim
     if ndim not in (3, 4):
         raise ValueError("q: [heads, rows, dim] or [batch, heads, rows, dim] is needed")
     q, k, v = (_array(x, ndim, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
     if k.shape[:-1] != v.shape[:-1] or k.shape[-1] != q.shape[-1] or k.shape[:-3] != q.shape[:-3]:
         raise ValueError(f"shapes {q.shape}, {k.shape}, {v.shape} do not fit together")
-    d = _made(_AttentionDesc, "ice_attention_desc_init")
+    d = _made(structs.AttentionDesc, "ice_attention_desc_init")
     d.batch = q.shape[0] if ndim == 4 else 1
     d.heads_q, d.heads_kv, d.dim_k, d.dim_v = q.shape[-3], k.shape[-3], q.shape[-1], v.shape[-1]
     d.rows_q, d.rows_kv = q.shape[-2], k.shape[-2]
@@ -299,7 +132,7 @@ def attention(q, k, v, causal=False, mode="auto", tolerance=0.0, top_k=0, scale=
             raise ValueError("causal: more rows than keys")
         d.mask.kind, d.mask.q_pos0 = MASK_CAUSAL, d.rows_kv - d.rows_q
     _options(d.options, mode, tolerance, top_k, scale, threads)
-    stats = _made(Stats, "ice_attention_stats_init")
+    stats = _made(structs.Stats, "ice_attention_stats_init")
     _call("ice_attention", c.byref(d), None, 0, c.byref(stats))
     return out, stats
 
@@ -329,7 +162,7 @@ class Index(_Handle):
     _free = "ice_index_free"
 
     def __init__(self, dim, metric="inner_product", num_simple=0, num_composite=0, levels=0, seed=0, capacity=0):
-        o = _made(_IndexOptions, "ice_index_options_init", dim)
+        o = _made(structs.IndexOptions, "ice_index_options_init", dim)
         o.metric = {"inner_product": 0, "l2": 1}[metric]
         o.num_simple, o.num_composite, o.levels = num_simple, num_composite, levels
         o.seed, o.capacity = seed, capacity
@@ -363,9 +196,9 @@ class Index(_Handle):
         """ids [n, k] and scores [n, k], best first; where there are fewer, ids are 2**64 - 1. Options: fields of
         ice_query_options, such as target_recall=0.99."""
         queries = self._rows(queries)
-        o = _made(_QueryOptions, "ice_query_options_init", k)
+        o = _made(structs.QueryOptions, "ice_query_options_init", k)
         for name, value in options.items():
-            if name not in (f[0] for f in _QueryOptions._fields_[2:]):
+            if name not in (f[0] for f in structs.QueryOptions._fields_[2:]):
                 raise TypeError(f"ice_query_options has no field {name}")
             setattr(o, name, value)
         out = np.zeros((len(queries), k), NEIGHBOR)
@@ -380,7 +213,7 @@ class Session(_Handle):
     _free = "ice_session_free"
 
     def __init__(self, heads_q, heads_kv, dim, capacity, dim_v=0, kv_dtype=np.float32, mode="auto", tolerance=0.0, top_k=0):
-        o = _made(_SessionOptions, "ice_session_options_init")
+        o = _made(structs.SessionOptions, "ice_session_options_init")
         o.heads_q, o.heads_kv, o.dim_k, o.dim_v, o.capacity = heads_q, heads_kv, dim, dim_v, capacity
         o.kv_dtype = F16 if np.dtype(kv_dtype) == np.float16 else F32
         _options(o.attention, mode, tolerance, top_k, 0.0, 0)

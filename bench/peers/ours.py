@@ -2,6 +2,7 @@
 
 import ctypes as c
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,104 +10,19 @@ import numpy as np
 from data import aligned
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "examples-python"))
+import iceformer_structs as structs  # noqa: E402
+
 EXACT = 1
 FIXED_SCORES = 16
 CAUSAL = 1
 DTYPES = {"float32": 0, "float16": 1}
 
 
-class Error(c.Structure):
-    _fields_ = [("struct_size", c.c_uint32), ("status", c.c_int32), ("message", c.c_char * 240)]
-
-
-class Tensor(c.Structure):
-    _fields_ = [
-        ("data", c.c_void_p),
-        ("dtype", c.c_int32),
-        ("row_stride", c.c_size_t),
-        ("head_stride", c.c_size_t),
-        ("batch_stride", c.c_size_t),
-    ]
-
-
-class Mask(c.Structure):
-    _fields_ = [
-        ("struct_size", c.c_uint32),
-        ("kind", c.c_int32),
-        ("q_pos0", c.c_uint64),
-        ("prefix", c.c_void_p),
-        ("prefix_len", c.c_size_t),
-        ("keys", c.c_void_p),
-        ("keys_len", c.c_size_t),
-        ("bias", Tensor),
-        ("bias_heads", c.c_uint32),
-        ("bias_batch", c.c_uint32),
-        ("reserved", c.c_uint32 * 8),
-    ]
-
-
-class Options(c.Structure):
-    _fields_ = [
-        ("struct_size", c.c_uint32),
-        ("mode", c.c_int32),
-        ("tolerance", c.c_float),
-        ("top_k", c.c_uint32),
-        ("scale", c.c_float),
-        ("softcap", c.c_float),
-        ("window", c.c_uint64),
-        ("sinks", c.c_uint64),
-        ("seed", c.c_uint64),
-        ("num_threads", c.c_uint32),
-        ("levels", c.c_uint32),
-        ("num_simple", c.c_uint32),
-        ("num_composite", c.c_uint32),
-        ("field_of_view", c.c_uint32),
-        ("retrieve_fraction", c.c_float),
-        ("flags", c.c_uint32),
-        ("reserved", c.c_uint32 * 9),
-    ]
-
-
-class Desc(c.Structure):
-    _fields_ = [
-        ("struct_size", c.c_uint32),
-        ("batch", c.c_uint32),
-        ("heads_q", c.c_uint32),
-        ("heads_kv", c.c_uint32),
-        ("dim_k", c.c_uint32),
-        ("dim_v", c.c_uint32),
-        ("rows_q", c.c_size_t),
-        ("rows_kv", c.c_size_t),
-        ("q", Tensor),
-        ("k", Tensor),
-        ("v", Tensor),
-        ("out", Tensor),
-        ("lse", c.c_void_p),
-        ("mask", Mask),
-        ("options", Options),
-    ]
-
-
-class SessionOptions(c.Structure):
-    _fields_ = [
-        ("struct_size", c.c_uint32),
-        ("heads_q", c.c_uint32),
-        ("heads_kv", c.c_uint32),
-        ("dim_k", c.c_uint32),
-        ("dim_v", c.c_uint32),
-        ("kv_dtype", c.c_int32),
-        ("capacity", c.c_size_t),
-        ("dense_below", c.c_size_t),
-        ("memory_limit", c.c_size_t),
-        ("allocator", c.c_void_p),
-        ("attention", Options),
-    ]
-
-
 def tensor(a):
     """Packed tensor over an array, which the caller keeps alive."""
     assert a.flags.c_contiguous
-    return Tensor(a.ctypes.data, DTYPES[a.dtype.name], 0, 0, 0)
+    return structs.Tensor(a.ctypes.data, DTYPES[a.dtype.name], 0, 0, 0)
 
 
 def target():
@@ -119,21 +35,18 @@ class Library:
         self.path = Path(path) if path else target() / "libiceformer.so"
         if not self.path.exists():
             raise FileNotFoundError(f"{self.path} is missing: cargo build --release -p iceformer-ffi")
-        self.lib = c.CDLL(str(self.path))
+        self.lib = structs.load(self.path)
         self.lib.ice_version_string.restype = c.c_char_p
         self.lib.ice_isa_name.restype = c.c_char_p
         self.version = self.lib.ice_version_string().decode()
         self.isa = self.lib.ice_isa_name().decode()
         self.lib.ice_session_free.restype = None
-        self.error = Error()
+        self.error = structs.Error()
         self.lib.ice_error_init(c.byref(self.error))
 
     def init(self, struct, name, *args):
-        """A struct filled by its `_init` function; refuses a library whose struct has another size."""
-        getattr(self.lib, name).restype = None
+        """A struct filled by its `_init` function."""
         getattr(self.lib, name)(c.byref(struct), *args)
-        if struct.struct_size != c.sizeof(struct):
-            raise RuntimeError(f"{name}: the library's struct has {struct.struct_size} bytes, this script's {c.sizeof(struct)}")
         return struct
 
     def check(self, status):
@@ -151,7 +64,7 @@ class Attention:
         lib = library.lib
         self.library, self.keep = library, (q, k, v)
         self.out = aligned(np.zeros((len(q), v.shape[1])))
-        self.desc = d = library.init(Desc(), "ice_attention_desc_init")
+        self.desc = d = library.init(structs.AttentionDesc(), "ice_attention_desc_init")
         d.heads_q = d.heads_kv = d.batch = 1
         d.dim_k, d.dim_v, d.rows_q, d.rows_kv = k.shape[1], v.shape[1], len(q), len(k)
         d.q, d.k, d.v, d.out = tensor(q), tensor(k), tensor(v), tensor(self.out)
@@ -179,7 +92,7 @@ class Session:
         heads, dim = q.shape
         self.library, self.q = library, q
         self.out = np.zeros((heads, v.shape[1]), np.float32)
-        o = library.init(SessionOptions(), "ice_session_options_init")
+        o = library.init(structs.SessionOptions(), "ice_session_options_init")
         o.heads_q, o.heads_kv, o.dim_k, o.dim_v, o.capacity = heads, 1, dim, v.shape[1], len(k)
         o.kv_dtype, o.attention.mode = DTYPES[dtype], EXACT
         self.session = c.c_void_p()
