@@ -142,6 +142,30 @@ fn what_is_estimated_keeps_the_tolerance() {
     }
 }
 
+/// Values that follow their key, in a straight line or not, and keys in tight or loose heaps: what no model of how keys
+/// scatter within a cell foresees. Enough rows for every block to be tried.
+#[test]
+fn whatever_the_heads_the_tolerance_is_kept() {
+    let (n, d) = (2048, 64);
+    for (straight, spread) in [(true, 0.1), (false, 0.1), (true, 0.3), (false, 0.3), (true, 0.6)] {
+        let mut heads = Heads::new(1, 1, 2, n, n, [d, d], spread);
+        let turn = noise(d * d, 77, 0.2);
+        for (k, v) in heads.k.chunks(d).zip(heads.v.chunks_mut(d)) {
+            for (v, turn) in v.iter_mut().zip(turn.chunks(d)) {
+                let x: f32 = k.iter().zip(turn).map(|(k, t)| k * t).sum();
+                *v = if straight { x } else { (3.0 * x).sin() };
+            }
+        }
+        let mask = Mask::Causal { q_pos0: 0 };
+        let (want, ..) = heads.run(mask, mode(Mode::Exact, 0.0));
+        for tolerance in [0.05, 0.02] {
+            let (have, ..) = heads.run(mask, mode(Mode::Accelerated, tolerance));
+            let error = distance(&have, &want);
+            assert!(error < f64::from(tolerance), "spread {spread}, tolerance {tolerance}: error {error}");
+        }
+    }
+}
+
 #[test]
 fn cells_of_equal_keys_are_estimated_exactly() {
     let mut heads = Heads::new(1, 1, 2, 40, 2048, [64, 64], 0.5);

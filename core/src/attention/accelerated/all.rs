@@ -22,7 +22,7 @@ const FAR_OFF: f64 = 2.0;
 const MOST_ALONE: usize = 4;
 
 /// Rules that are tried, each tighter than the one before.
-const LADDER: usize = 4;
+const LADDER: usize = 7;
 
 /// All heads of a problem; `kv` gives keys, values and cells of a (batch, KV head).
 pub(crate) struct Accelerated<'a, F> {
@@ -131,10 +131,11 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             return Some(0);
         }
         b.prepare(work);
+        b.attend_sample(work);
         let pairs = (usable * SEGMENT * b.queries()) as f64;
         for (times, rule) in rules.iter().enumerate() {
             b.set_limits(work, rule, usable);
-            let (cost, error) = b.rehearse(work);
+            let (cost, error) = b.rehearse(work, self.proof.is_none());
             if cost * f64::from(self.rule.caution) > pairs {
                 return None;
             }
@@ -194,7 +195,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                 None => (b.walk(work, doubtful, watch), 0),
             };
             // A single row errs more or less than the many that a prediction is made for: only what is far off is done again.
-            if !doubtful || b.predicted_error(work, queries) <= FAR_OFF * f64::from(self.rule.error) {
+            if !doubtful || b.predicted_error(work) <= FAR_OFF * f64::from(self.rule.error) {
                 break (done, failing);
             }
             times += 1;
@@ -211,7 +212,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             b.give_up_failing(work, certificate.tolerance);
         }
         if self.proof.is_none() {
-            b.lean(work);
+            b.lean(work, false);
         }
         let again = failing as u64 * seen / queries as u64;
         let estimated_mass = self.finish(b, work, stats) / queries as f32;
@@ -262,9 +263,8 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                     self.exact_row(b, h, i, work, stats);
                     continue;
                 }
-                let of = |x: &[f32]| x[r * BLOCK..][..BLOCK].iter().sum::<f32>();
-                let estimated = of(&work.estimated) - work.light[r];
-                let total = work.dense_sum[r] + of(&work.exact) + estimated;
+                let total = b.weight(work, r);
+                let estimated = work.estimated[r * BLOCK..][..BLOCK].iter().sum::<f32>() - work.light[r];
                 let row = &mut work.sums[r * stride..][..dim_v];
                 if total > 0.0 {
                     b.isa.scale(1.0 / total, row);

@@ -8,7 +8,7 @@ use crate::cells::{BLOCK, Cells, Matrix, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Tensor};
 use crate::simd::Isa;
-use crate::simd::block::{Along, Forms, LOWEST, RANK, Scores, Stored, by_child};
+use crate::simd::block::{AddUp, Along, Forms, RANK, Raise, Scores, Stored, by_child};
 use crate::simd::fixed::round_row;
 use crate::simd::tile::{PANEL, Span};
 
@@ -120,7 +120,9 @@ pub(crate) struct Work {
     /// By query: logit that weights are relative to.
     pub(super) reference: Buf<f32>,
     pub(super) needle: Buf<f32>,
-    /// Estimated sum of all weights.
+    /// What thresholds are, as shares of a row's sum.
+    pub(super) shares: Rule,
+    /// Estimated sum of all weights, or what of them was found, where that is more.
     pub(super) total: Buf<f32>,
     /// By level (cells, nodes) and query.
     pub(super) mass: [Buf<f32>; 2],
@@ -151,9 +153,11 @@ pub(crate) struct Work {
     /// Queries with keys of their own value, and which.
     pub(super) full: Buf<[u16; 2]>,
     pub(super) every: Buf<u16>,
-    /// Queries that a prediction is made from, and their sums before it.
+    /// Queries of a trial, and by their place there: sums before it, queries as they came, `[..][dim_k]`, exact outputs.
     pub(super) sample: Buf<u16>,
     pub(super) kept: Buf<f32>,
+    pub(super) asked: Buf<f32>,
+    pub(super) truth: Buf<f32>,
     /// Expected square errors, `[query][BLOCK]`.
     pub(super) doubt: Buf<f32>,
     /// Queries that use the mean values of a node's cells.
@@ -185,7 +189,9 @@ impl Work {
         for _ in 0..8 {
             Buf::<f32>::plan(plan, n * BLOCK);
         }
-        Buf::<f32>::plan(plan, n.div_ceil(SAMPLED) * s.stride);
+        for len in [s.stride, s.dim_k, s.stride] {
+            Buf::<f32>::plan(plan, n.div_ceil(SAMPLED) * len);
+        }
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
         Buf::<Along>::plan(plan, n);
@@ -230,6 +236,7 @@ impl Work {
             sums: f(n * s.stride)?,
             reference: f(n)?,
             needle: f(n)?,
+            shares: Rule::new(0.0, false),
             total: f(n)?,
             mass: [f(n)?, f(n)?],
             sigma: [f(n)?, f(n)?],
@@ -251,6 +258,8 @@ impl Work {
             every,
             sample: Buf::with_capacity(memory, n.div_ceil(SAMPLED))?,
             kept: f(n.div_ceil(SAMPLED) * s.stride)?,
+            asked: f(n.div_ceil(SAMPLED) * s.dim_k)?,
+            truth: f(n.div_ceil(SAMPLED) * s.stride)?,
             doubt: f(n * BLOCK)?,
             settled: list(n)?,
             lost: Buf::filled(memory, n, false)?,
@@ -481,31 +490,74 @@ impl RowBlock<'_> {
     /// Reference and estimated sum of every row from the dense part and the nodes' running maxima (`scores[1]`) and sums
     /// (`scores[2]`).
     fn add_up(&self, work: &mut Work) {
-        for i in 0..self.queries() {
-            let (max, sum) = (&work.scores[1][i * BLOCK..][..BLOCK], &work.scores[2][i * BLOCK..][..BLOCK]);
-            let top = max.iter().fold(work.dense_max[i].max(LOWEST), |m, &x| m.max(x));
-            let nodes: f32 = max.iter().zip(sum).map(|(&m, &s)| s * exp2(m - top)).sum();
-            let dense = exp2(work.dense_max[i] - top);
-            work.reference[i] = top;
-            work.total[i] = nodes + work.dense_sum[i] * dense;
-            // From here on the dense part is relative to the same logit as everything else.
-            self.isa.scale(dense, &mut work.sums[i * work.sizes.stride..][..work.sizes.dim_v]);
-            work.dense_sum[i] *= dense;
+        let n = self.queries();
+        let Work { sizes, scores, sums, dense_max, dense_sum, reference, total, needle, .. } = work;
+        let [_, max, sum] = &*scores;
+        self.isa.run(AddUp {
+            max,
+            sum,
+            dense_max,
+            dense_sum,
+            reference,
+            total: &mut total[..n],
+            // Set later.
+            scale: needle,
+        });
+        // From here on the dense part is relative to the same logit as everything else.
+        for i in 0..n {
+            self.isa.scale(needle[i], &mut sums[i * sizes.stride..][..sizes.dim_v]);
         }
     }
 
     /// Thresholds of every row under a rule, for `usable` segments.
     pub(super) fn set_limits(&self, work: &mut Work, rule: &Rule, usable: usize) {
         let needle = rule.needle.min(rule.outstanding / (usable * SEGMENT) as f32);
+        work.shares = Rule { needle, ..*rule };
         for i in 0..self.queries() {
-            let total = work.total[i];
-            work.needle[i] = work.reference[i] + libm::log2f(total * needle);
-            work.along[i].needle = work.needle[i];
-            work.mass[0][i] = total * rule.cell;
-            work.mass[1][i] = total * rule.node;
-            work.fine[i] = total * rule.fine;
-            work.coarse[i] = total * rule.coarse;
+            work.set_limits(i);
         }
+    }
+
+    /// After some of the cells of `rows`: thresholds of those that found more than they were estimated to weigh in all. What
+    /// was opened for them before would not be opened now; what comes after will not be.
+    pub(super) fn raise_limits(&self, work: &mut Work, rows: Listed) {
+        let Work { exact, dense_sum, total, lists, settled, every, sample, .. } = work;
+        let rows = match rows {
+            Listed::All => &every[..self.queries()],
+            Listed::Sample => &**sample,
+            Listed::Child(lane) => lists[1].of(lane).0,
+        };
+        let raise = Raise { rows, exact, dense: dense_sum, total, factor: RAISE, raised: settled };
+        for at in 0..self.isa.run(raise) {
+            work.set_limits(work.settled[at] as usize);
+        }
+    }
+}
+
+/// Rows of a list.
+#[derive(Clone, Copy)]
+pub(super) enum Listed {
+    /// All of the block.
+    All,
+    /// The sample.
+    Sample,
+    /// Those that opened this child of the root block.
+    Child(usize),
+}
+
+/// Sums that grow by less are left as they are.
+const RAISE: f32 = 1.125;
+
+impl Work {
+    /// Thresholds of query `i`, from its sum.
+    fn set_limits(&mut self, i: usize) {
+        let (total, shares) = (self.total[i], &self.shares);
+        self.needle[i] = self.reference[i] + libm::log2f(total * shares.needle);
+        self.along[i].needle = self.needle[i];
+        self.mass[0][i] = total * shares.cell;
+        self.mass[1][i] = total * shares.node;
+        self.fine[i] = total * shares.fine;
+        self.coarse[i] = total * shares.coarse;
     }
 }
 

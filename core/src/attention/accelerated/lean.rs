@@ -12,8 +12,8 @@ use core::f32::consts::LN_2;
 
 impl RowBlock<'_> {
     /// Moves the sums of values by what the estimates of both levels leave out. O(queries x dim_k x dim_v). Under a softcap
-    /// logits do not follow keys as they do here: nothing moves.
-    pub(super) fn lean(&self, work: &mut Work) {
+    /// logits do not follow keys as they do here: nothing moves. For all rows or the sample.
+    pub(super) fn lean(&self, work: &mut Work, sample: bool) {
         if self.head.softcap > 0.0 || self.cells.keys() == 0 {
             return;
         }
@@ -24,9 +24,10 @@ impl RowBlock<'_> {
                 continue;
             }
             let spread = libm::sqrtf(trace / self.cells.keys() as f32);
-            let Work { sizes, q, scores, every, sums, sigma, lean, .. } = &mut *work;
+            let Work { sizes, q, scores, every, sample: few, sums, sigma, lean, .. } = &mut *work;
+            let rows = if sample { &**few } else { &every[..n] };
             // One number of every row into the first of its lanes.
-            for i in 0..n {
+            for i in rows.iter().map(|&i| i as usize) {
                 let lanes = &mut lean[level][i * BLOCK..][..BLOCK];
                 // Weights grow with the logit exponentially, not linearly: a child's few best keys take all in the end.
                 let x = sigma[level][i] * spread * LN_2;
@@ -37,9 +38,9 @@ impl RowBlock<'_> {
             let q = Matrix { data: q, stride: sizes.q_stride, cols: d };
             for (b, block) in self.cells.crossed(level).enumerate() {
                 let along = &mut scores[0];
-                self.isa.run(Scores { block: Stored::F32(block), q, rows: &every[..n], out: along });
-                let (by, x) = (&lean[level][..], &along[..n * BLOCK]);
-                self.isa.run(AddScaled { by, x, out: sums, stride: sizes.stride, at: b * BLOCK });
+                self.isa.run(Scores { block: Stored::F32(block), q, rows, out: along });
+                let (by, x) = (&lean[level][..], &along[..]);
+                self.isa.run(AddScaled { by, x, rows, out: sums, stride: sizes.stride, at: b * BLOCK });
             }
         }
     }

@@ -18,9 +18,9 @@
 //! The standard deviation `sigma` of a child's logits is its keys' distance from their mean times
 //! `sqrt(q^T C q / tr C)`, C the mean covariance within cells of this head.
 //!
-//! Unless a study asks otherwise, one block of rows in eight predicts the error and the cost from a few of its rows:
-//! thresholds tighten, or exact attention takes the blocks, where that is what the tolerance or the time asks for. A few
-//! rows, as in decoding, are predicted for after they have walked, and walk again.
+//! Unless a study asks otherwise, one block of rows in eight attends a few of its rows by cells and exactly, to know cost
+//! and error: thresholds tighten, or exact attention takes the blocks, where that is what the tolerance or the time asks
+//! for. See `trial`. For a few rows, as in decoding, the error is predicted after they have walked, and they walk again.
 
 mod all;
 mod block;
@@ -29,6 +29,7 @@ mod hope;
 mod lean;
 mod proof;
 mod rule;
+mod trial;
 mod walk;
 
 pub(super) use all::Accelerated;

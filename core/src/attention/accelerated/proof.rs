@@ -6,9 +6,9 @@
 //! `sum r_i |v_i - o'| <= sqrt(R (sum r_i |v_i|^2 - 2 <o', sum r_i v_i> + R |o'|^2))`, `R = sum r_i`.
 
 use super::super::certificate::{Certificate, length};
-use super::block::{RowBlock, Sizes, Work};
+use super::block::{Listed, RowBlock, Sizes, Work};
 use super::rule::Rule;
-use super::walk::{Done, From, Shared, Watch, children, doubts};
+use super::walk::{Done, Shared, Watch, children, doubts};
 use crate::cells::{BLOCK, ROOT, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan};
@@ -117,7 +117,7 @@ impl RowBlock<'_> {
                 continue;
             }
             let block = self.cells.root(at);
-            self.choose(work, &block, From::All, &present, bits);
+            self.choose(work, &block, Listed::All, &present, bits);
             let Work { scores, every, evidence: Some(Evidence { radius, drift, .. }), .. } = work else { return };
             let rows = &every[..n];
             self.isa.run(AddValues {

@@ -32,11 +32,11 @@ impl Rule {
     pub fn new(tolerance: f32, fall_back: bool) -> Rule {
         let t = tolerance / 0.05;
         Rule {
-            needle: 0.0025 * t,
+            needle: 0.0021 * t,
             outstanding: 48.0 * t,
             stand_out: 2.5,
             stand_out_node: 3.0,
-            margin: 1.0,
+            margin: 1.2,
             cell: 0.02 * t,
             node: 0.01 * t,
             fine: 0.001 * t,
@@ -46,9 +46,9 @@ impl Rule {
         }
     }
 
-    /// The same with every threshold a quarter, `times` times.
+    /// The same with every threshold half, `times` times.
     pub(super) fn tightened(&self, times: usize) -> Rule {
-        let f = libm::powf(0.25, times as f32);
+        let f = libm::powf(0.5, times as f32);
         Rule {
             needle: self.needle * f,
             outstanding: self.outstanding * f,

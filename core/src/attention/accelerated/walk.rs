@@ -1,7 +1,7 @@
 //! From the nodes down: which children a list of rows opens, what the others are estimated to weigh, and the keys of
 //! cells that are open.
 
-use super::block::{RowBlock, SAMPLED, Work};
+use super::block::{Listed, RowBlock, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
 use crate::simd::block::{
     AddKeys, AddValues, Children, Choose, Doubt, Fetch, LOWEST, Limits, Matrix, Prefetch, Scores, ScoresAt, Settle,
@@ -31,16 +31,6 @@ const TOGETHER: f64 = 2.5;
 
 /// Rows that are not worth a transposed copy of a cell's keys.
 const SHORT: usize = 2;
-
-/// Rows of a list.
-pub(super) enum From {
-    /// All of the block.
-    All,
-    /// The sample.
-    Sample,
-    /// Those that opened this child of the root block.
-    Child(usize),
-}
 
 /// The part of the limits that is the same at both levels.
 pub(super) struct Shared<'a> {
@@ -104,56 +94,19 @@ impl RowBlock<'_> {
         }
     }
 
-    /// Picks the rows that a prediction is made from, and keeps their sums.
-    pub(super) fn keep_sample(&self, work: &mut Work) {
-        let stride = work.sizes.stride;
-        work.sample.clear();
-        for (at, i) in (0..self.queries()).step_by(SAMPLED).enumerate() {
-            // Room for one query in SAMPLED, rounded up.
-            crate::error::reserved(work.sample.push(i as u16));
-            work.kept[at * stride..][..stride].copy_from_slice(&work.sums[i * stride..][..stride]);
-            work.doubt[i * BLOCK..][..BLOCK].fill(0.0);
-        }
+    /// All weights of a query after a walk, exact and estimated.
+    pub(super) fn weight(&self, work: &Work, i: usize) -> f32 {
+        let of = |x: &[f32]| x[i * BLOCK..][..BLOCK].iter().sum::<f32>();
+        work.dense_sum[i] + of(&work.exact) + of(&work.estimated) - work.light[i]
     }
 
-    /// Their sums as they were.
-    pub(super) fn forget_sample(&self, work: &mut Work) {
+    /// Relative error of the outputs, from the doubt about what was estimated.
+    pub(super) fn predicted_error(&self, work: &Work) -> f64 {
         let stride = work.sizes.stride;
-        for at in 0..work.sample.len() {
-            let i = work.sample[at] as usize;
-            work.sums[i * stride..][..stride].copy_from_slice(&work.kept[at * stride..][..stride]);
-        }
-    }
-
-    /// What attending by cells costs, in query-key pairs of the dense kernels, and the relative error of the outputs it
-    /// leaves, predicted from a few rows that are attended in full and then forgotten.
-    pub(super) fn rehearse(&self, work: &mut Work) -> (f64, f64) {
-        self.keep_sample(work);
-        let done = self.descend(work, true, true, &mut None);
-        let rows = work.sample.len();
-        let error = self.predicted_error(work, 0);
-        self.forget_sample(work);
-        let roots = self.cells.segments().div_ceil(ROOT) as f64;
-        // Measured at 64 elements a key and value: products grow with them, the rest does not.
-        let small = 128.0 / (work.sizes.dim_k + work.sizes.dim_v) as f64;
-        let lists = (15.0 + 6.0 * small) * done.nodes as f64
-            + (9.0 + 9.0 * small) * done.cells as f64
-            + 3.7 * small * done.sifted as f64;
-        let pairs = (lists / rows as f64 + (18.0 + 10.0 * small) * roots + 170.0 * small) * self.queries() as f64;
-        (pairs, error)
-    }
-
-    /// Relative error of the outputs of the first `n` queries (0: of the sample), from the doubt about what was estimated.
-    pub(super) fn predicted_error(&self, work: &Work, n: usize) -> f64 {
-        let stride = work.sizes.stride;
-        let rows = if n == 0 { &work.sample[..] } else { &work.every[..n] };
         let (mut wrong, mut all) = (0.0, 0.0);
-        for &i in rows {
-            let i = i as usize;
-            let of = |x: &[f32]| x[i * BLOCK..][..BLOCK].iter().sum::<f32>();
-            let total = work.dense_sum[i] + of(&work.exact) + of(&work.estimated) - work.light[i];
-            let unit = f64::from(1.0 / total);
-            wrong += f64::from(of(&work.doubt)) * unit * unit;
+        for i in 0..self.queries() {
+            let unit = f64::from(1.0 / self.weight(work, i));
+            wrong += f64::from(work.doubt[i * BLOCK..][..BLOCK].iter().sum::<f32>()) * unit * unit;
             let sums = &work.sums[i * stride..][..work.sizes.dim_v];
             all += sums.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() * unit * unit;
         }
@@ -168,16 +121,17 @@ impl RowBlock<'_> {
         self.descend(work, false, doubtful, watch)
     }
 
-    fn descend(&self, work: &mut Work, sample: bool, doubtful: bool, watch: &mut Option<Watch<'_>>) -> Done {
+    /// The same for all rows or the sample.
+    pub(super) fn descend(&self, work: &mut Work, sample: bool, doubtful: bool, watch: &mut Option<Watch<'_>>) -> Done {
         let n = self.queries();
         let mut done = Done::default();
-        for at in 0..self.cells.segments().div_ceil(ROOT) {
+        for at in (0..self.cells.segments().div_ceil(ROOT)).rev() {
             let (present, bits) = self.present(work, at);
             if bits == 0 {
                 continue;
             }
             let block = self.cells.root(at);
-            self.choose(work, &block, if sample { From::Sample } else { From::All }, &present, bits);
+            self.choose(work, &block, if sample { Listed::Sample } else { Listed::All }, &present, bits);
             if let Some(coords) = self.cells.coords() {
                 let of = |lane: usize| coords.node(at * BLOCK + lane).0;
                 self.ahead(work, 1, of);
@@ -218,16 +172,16 @@ impl RowBlock<'_> {
 
     /// Scores a block's vectors for the rows that opened it, lists what they may have to open, and leaves estimates of all
     /// in the level's scores.
-    pub(super) fn choose(&self, work: &mut Work, block: &Block<'_>, rows: From, present: &[f32; BLOCK], bits: u16) {
+    pub(super) fn choose(&self, work: &mut Work, block: &Block<'_>, rows: Listed, present: &[f32; BLOCK], bits: u16) {
         let Work {
             sizes, q, scores, every, sample, reference, needle, mass, sigma, centers, sure, open, lists, ..
         } = work;
         let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
         let [cells, nodes] = lists;
         let (level, rows, below) = match rows {
-            From::Child(lane) => (0, nodes.of(lane).0, cells),
-            From::All => (1, &every[..self.queries()], nodes),
-            From::Sample => (1, &**sample, nodes),
+            Listed::Child(lane) => (0, nodes.of(lane).0, cells),
+            Listed::All => (1, &every[..self.queries()], nodes),
+            Listed::Sample => (1, &**sample, nodes),
         };
         let scores = &mut scores[level];
         self.isa.run(Scores { block: block.keys, q, rows, out: scores });
@@ -254,7 +208,7 @@ impl RowBlock<'_> {
         watch: &mut Option<Watch<'_>>,
     ) {
         let block = self.cells.node(node);
-        self.choose(work, &block, From::Child(lane), &[1.0; BLOCK], 0xffff);
+        self.choose(work, &block, Listed::Child(lane), &[1.0; BLOCK], 0xffff);
         if self.is_few(work) {
             self.isa.run(Fetch::stored(block.values.data));
         }
@@ -269,6 +223,7 @@ impl RowBlock<'_> {
             }
         }
         self.opened(work, node, done, watch);
+        self.raise_limits(work, Listed::Child(lane));
         let Work { scores, sums, lists, estimated, coarse, settled, sigma, doubt, lean, .. } = work;
         let [cells, nodes, _] = scores;
         let (rows, places) = lists[1].of(lane);

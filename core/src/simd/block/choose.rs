@@ -39,9 +39,6 @@ pub(crate) struct Children<'a> {
 /// Spread, in powers of two, beyond which a mean says nothing.
 const SPREAD: f32 = 17.3;
 
-/// Spread, in powers of two, up to which an estimate is believed where too large a sum would hide what matters.
-const SURE: f32 = 4.3;
-
 /// `2 cosh(sigma)` of a spread in powers of two, by its series up to the sixth power: 2 % short at 3 natural units, and an
 /// estimate is worth little beyond.
 #[inline(always)]
@@ -54,62 +51,13 @@ fn twice_cosh<S: Simd>(s: S, sigma: S::V) -> S::V {
 
 /// Logit of a child's mean and one standard deviation of its keys, with what `softcap` makes of them.
 #[inline(always)]
-fn center<S: Simd>(s: S, x: S::V, sigma: S::V, cap: f32) -> (S::V, S::V) {
+pub(super) fn center<S: Simd>(s: S, x: S::V, sigma: S::V, cap: f32) -> (S::V, S::V) {
     if cap > 0.0 {
         let t = math::tanh(s, s.mul(x, s.splat(1.0 / cap)));
         let slope = s.sub(s.splat(1.0), s.mul(t, t));
         return (s.mul(t, s.splat(cap)), s.mul(sigma, slope));
     }
     (x, sigma)
-}
-
-/// Adds the children's estimated weights to running maxima and sums, lane by lane: `max` and `sum` are `[query][BLOCK]`.
-pub(crate) struct Total<'a> {
-    pub(crate) scores: &'a [f32],
-    pub(crate) children: Children<'a>,
-    pub(crate) limits: Limits<'a>,
-    pub(crate) count: usize,
-    pub(crate) max: &'a mut [f32],
-    pub(crate) sum: &'a mut [f32],
-}
-
-/// Below every logit, and its difference from any is finite.
-pub(crate) const LOWEST: f32 = -1e30;
-
-impl Task for Total<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let n = self.count;
-        assert!(self.scores.len() >= n * BLOCK && self.max.len() >= n * BLOCK && self.sum.len() >= n * BLOCK);
-        assert!(self.limits.sigma.len() >= n && self.children.spread.len() >= BLOCK);
-        let count = s.splat(self.children.log2_count - 1.0);
-        for i in 0..n {
-            let root = s.splat(self.limits.sigma[i]);
-            let mut c = 0;
-            while c < BLOCK {
-                // SAFETY: vector c of a row of BLOCK numbers; row i is inside all of them.
-                unsafe {
-                    let at = i * BLOCK + c;
-                    let sigma = s.mul(s.load(self.children.spread.as_ptr().add(c)), root);
-                    let (x, sigma) = center(s, s.load(self.scores.as_ptr().add(at)), sigma, self.limits.softcap);
-                    let sigma = s.min(sigma, s.splat(SURE));
-                    let x = s.add(x, count);
-                    let present = s.load(self.children.present.as_ptr().add(c));
-                    let high = s.select_lt(s.splat(0.5), present, s.add(x, sigma), s.splat(LOWEST));
-                    let low = s.select_lt(s.splat(0.5), present, s.sub(x, sigma), s.splat(LOWEST));
-                    let before = s.load(self.max.as_ptr().add(at));
-                    let now = s.max(before, high);
-                    let sum = s.mul(s.load(self.sum.as_ptr().add(at)), s.exp2(s.sub(before, now)));
-                    let new = s.add(s.exp2(s.sub(high, now)), s.exp2(s.sub(low, now)));
-                    s.store(self.max.as_mut_ptr().add(at), now);
-                    s.store(self.sum.as_mut_ptr().add(at), s.add(sum, new));
-                }
-                c += S::LANES;
-            }
-        }
-    }
 }
 
 /// Which children each row of a list may have to open, as bits, and which of them for their mass; estimated weights of all

@@ -3,7 +3,7 @@
 //! A block lies transposed, so that its vectors fill the lanes; queries are read as they lie, as broadcasts. Whatever a
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 //!
-//! `scores` products; `choose` estimates and what is opened for them; `sift` a second look along a few coordinates; `weigh`
+//! `scores` products; `total` sums of weights; `choose` estimates and what is opened for them; `sift` a second look along a few coordinates; `weigh`
 //! exact weights; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
 
 mod bound;
@@ -13,15 +13,17 @@ mod scores;
 mod sift;
 #[cfg(test)]
 mod tests;
+mod total;
 mod values;
 mod weigh;
 mod width;
 
 pub(crate) use bound::{Beyond, Bound, Opening, Proofs};
-pub(crate) use choose::{Children, Choose, Doubt, LOWEST, Limits, Total};
+pub(crate) use choose::{Children, Choose, Doubt, Limits};
 pub(crate) use gather::{Fetch, Gather, Gram, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use scores::{Forms, Scores};
 pub(crate) use sift::{Along, RANK, Sift, by_child};
+pub(crate) use total::{AddUp, LOWEST, Raise, Total};
 pub(crate) use values::{AddKeys, AddScaled, AddValues, Settle};
 pub(crate) use weigh::Weigh;
 pub(crate) use width::{Remainders, Width};

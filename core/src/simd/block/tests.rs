@@ -113,16 +113,16 @@ fn values_of_blocks_and_of_single_keys() {
                     total: Some(&mut total),
                     lean: Some((&spread, &mut lean)),
                 });
-                // A block of every row of a matrix.
+                // A block of listed rows of a matrix.
                 let mut moved = start.clone();
-                let x = noise(QUERIES * BLOCK, 8);
+                let x = noise(rows.len() * BLOCK, 8);
                 let (by, at) = (&start[..QUERIES * BLOCK], stride - BLOCK);
-                isa.run(AddScaled { by, x: &x, out: &mut moved, stride, at });
+                isa.run(AddScaled { by, x: &x, rows: &rows, out: &mut moved, stride, at });
                 for i in 0..QUERIES * stride {
                     let (row, col) = (i / stride, i % stride);
-                    let more = |b: usize| f64::from(by[row * BLOCK]) * f64::from(x[row * BLOCK + b]);
-                    let want = f64::from(start[i]) + if col >= at { more(col - at) } else { 0.0 };
-                    close(moved[i], want, 1.0, "block of a row");
+                    let place = rows.iter().position(|&r| r as usize == row).filter(|_| col >= at);
+                    let more = |p: usize| f64::from(by[row * BLOCK]) * f64::from(x[p * BLOCK + col - at]);
+                    close(moved[i], f64::from(start[i]) + place.map_or(0.0, more), 1.0, "block of a row");
                 }
                 // From numbers that f16 holds, the same.
                 let half: Vec<f16> = values.iter().map(|&x| f16::from_f32(x)).collect();
@@ -642,6 +642,64 @@ fn bounds_of_cells_hold_and_are_those_of_the_twin() {
                     near(b.columns[7][place], of(7) + kept * (mass - low), "excess");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn sums_of_rows() {
+    for isa in isas() {
+        // Sums of lanes with maxima of their own, one row without a dense part.
+        let max: Vec<f32> = noise(QUERIES * BLOCK, 31).iter().map(|x| x * 40.0).collect();
+        let sum: Vec<f32> = noise(QUERIES * BLOCK, 32).iter().map(|x| x + 1.5).collect();
+        let mut dense_max: Vec<f32> = noise(QUERIES, 33).iter().map(|x| x * 60.0).collect();
+        let dense: Vec<f32> = noise(QUERIES, 34).iter().map(|x| x + 1.25).collect();
+        dense_max[3] = f32::NEG_INFINITY;
+        let mut dense_sum = dense.clone();
+        let [mut reference, mut total, mut scale] = [(); 3].map(|()| vec![0.0; QUERIES]);
+        let to = (&mut dense_sum, &mut reference, &mut total, &mut scale);
+        isa.run(AddUp {
+            max: &max,
+            sum: &sum,
+            dense_max: &dense_max,
+            dense_sum: to.0,
+            reference: to.1,
+            total: to.2,
+            scale: to.3,
+        });
+        for i in 0..QUERIES {
+            let lanes = || max[i * BLOCK..][..BLOCK].iter().zip(&sum[i * BLOCK..]);
+            let top = lanes().fold(dense_max[i], |m, (&x, _)| m.max(x));
+            assert_eq!(reference[i], top);
+            let by = f64::from(dense_max[i] - top).exp2();
+            let lanes = lanes().map(|(&x, &s)| f64::from(s) * f64::from(x - top).exp2()).sum::<f64>();
+            let want = lanes + by * f64::from(dense[i]);
+            close(scale[i], by, by.max(1e-30), isa.name());
+            close(dense_sum[i], by * f64::from(dense[i]), 1.0, isa.name());
+            close(total[i], want, want, isa.name());
+        }
+        // Exact weights raise the sums that they exceed, those of listed rows alone.
+        let (exact, total): (_, Vec<f32>) = (sum, (0..QUERIES).map(|i| if i % 3 == 0 { 50.0 } else { 12.0 }).collect());
+        for rows in lists(QUERIES) {
+            let (mut now, mut raised) = (total.clone(), vec![0; rows.len()]);
+            let factor = 1.125;
+            let to = &mut now;
+            let count =
+                isa.run(Raise { rows: &rows, exact: &exact, dense: &dense, total: to, factor, raised: &mut raised });
+            let mut left = raised[..count].iter();
+            let mut expected = total.clone();
+            for &r in &rows {
+                let i = r as usize;
+                let found =
+                    f64::from(dense[i]) + exact[i * BLOCK..][..BLOCK].iter().map(|&x| f64::from(x)).sum::<f64>();
+                if found > f64::from(factor * total[i]) {
+                    assert_eq!(left.next(), Some(&r), "{}", isa.name());
+                    expected[i] = found as f32;
+                }
+            }
+            assert_eq!(left.next(), None);
+            assert!(rows.len() < QUERIES || (1..QUERIES).contains(&count), "rows of both kinds");
+            (0..QUERIES).for_each(|i| close(now[i], f64::from(expected[i]), f64::from(expected[i]), isa.name()));
         }
     }
 }

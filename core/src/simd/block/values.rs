@@ -146,10 +146,11 @@ impl AddValues<'_> {
     }
 }
 
-/// `out[i * stride + at + b] += by[i * BLOCK] * x[i * BLOCK + b]` for all rows `i` of `x`.
+/// `out[r * stride + at + b] += by[r * BLOCK] * x[i * BLOCK + b]`, `r` the `i`-th of `rows`.
 pub(crate) struct AddScaled<'a> {
     pub(crate) by: &'a [f32],
     pub(crate) x: &'a [f32],
+    pub(crate) rows: &'a [u16],
     pub(crate) out: &'a mut [f32],
     pub(crate) stride: usize,
     pub(crate) at: usize,
@@ -160,14 +161,16 @@ impl Task for AddScaled<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let n = self.x.len() / BLOCK;
-        assert!(self.at + BLOCK <= self.stride && self.by.len() >= n * BLOCK && self.out.len() >= n * self.stride);
-        for i in 0..n {
-            let by = s.splat(self.by[i * BLOCK]);
+        check(self.rows, self.out.len(), self.stride, self.stride);
+        check(self.rows, self.by.len(), BLOCK, BLOCK);
+        assert!(self.at + BLOCK <= self.stride && self.x.len() >= self.rows.len() * BLOCK);
+        for (i, &row) in self.rows.iter().enumerate() {
+            let row = row as usize;
+            let by = s.splat(self.by[row * BLOCK]);
             for c in (0..BLOCK).step_by(S::LANES) {
                 // SAFETY: vector c of row i, whose rows are there.
                 unsafe {
-                    let to = self.out.as_mut_ptr().add(i * self.stride + self.at + c);
+                    let to = self.out.as_mut_ptr().add(row * self.stride + self.at + c);
                     s.store(to, s.fma(by, s.load(self.x.as_ptr().add(i * BLOCK + c)), s.load(to)));
                 }
             }

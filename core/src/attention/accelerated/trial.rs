@@ -1,0 +1,107 @@
+//! A few rows of a block, attended by cells and exactly and then forgotten: what cells would cost all rows, and by how
+//! much they would be wrong.
+
+use super::super::exact::{self, Head, Queries};
+use super::super::mask::{Mask, Masking};
+use super::block::{RowBlock, SAMPLED, Work, exp2};
+use crate::cells::ROOT;
+use crate::mem::Rows;
+use crate::simd::tile::Span;
+
+impl RowBlock<'_> {
+    /// Picks the rows of the trial, and keeps their sums.
+    pub(super) fn keep_sample(&self, work: &mut Work) {
+        let stride = work.sizes.stride;
+        work.sample.clear();
+        for (at, i) in (0..self.queries()).step_by(SAMPLED).enumerate() {
+            // Room for one query in SAMPLED, rounded up.
+            crate::error::reserved(work.sample.push(i as u16));
+            work.kept[at * stride..][..stride].copy_from_slice(&work.sums[i * stride..][..stride]);
+        }
+    }
+
+    /// Their sums as they were.
+    pub(super) fn forget_sample(&self, work: &mut Work) {
+        let stride = work.sizes.stride;
+        for at in 0..work.sample.len() {
+            let i = work.sample[at] as usize;
+            work.sums[i * stride..][..stride].copy_from_slice(&work.kept[at * stride..][..stride]);
+        }
+    }
+
+    /// After [`RowBlock::prepare`]: exact outputs of the rows of the trial, for [`RowBlock::rehearse`]. Ranges of the dense
+    /// part are lost. O(rows of the trial x keys x dim).
+    pub(super) fn attend_sample(&self, work: &mut Work) {
+        self.keep_sample(work);
+        let (d, stride) = (work.sizes.dim_k, work.sizes.stride);
+        for (at, &i) in work.sample.iter().enumerate() {
+            let (h, i) = (i as usize / self.n, i as usize % self.n);
+            self.q.head(self.head.batch, self.head.head + h).read(self.begin + i, &mut work.asked[at * d..][..d]);
+        }
+        // Every row sees all of a usable segment, but for padding that lies in between.
+        work.ranges.clear();
+        for segment in (0..self.cells.segments()).filter(|&segment| work.usable[segment] != 0) {
+            let [low, high] = self.cells.range(segment);
+            crate::error::reserved(work.ranges.push(Span { begin: low, end: high + 1 }));
+        }
+        let (rows, shape) = (work.sample.len(), [1, 1, work.sample.len(), self.head.v.rows()]);
+        let mask = self.head.masking.keep(self.head.batch).map_or(Mask::None, Mask::Keys);
+        let (Ok(masking), Ok(q)) = (Masking::new(mask, 0, 0, shape, true), Rows::strided(&work.asked, rows, d, d))
+        else {
+            unreachable!("one byte a key, as the mask of the call has; rows fit their memory")
+        };
+        let head = Head { q, masking: &masking, batch: 0, head: 0, ..*self.head };
+        exact::attend_ranges(self.isa, &head, Queries::Run(0), rows, &work.ranges, &mut work.dense);
+        for (at, &i) in work.sample.iter().enumerate() {
+            let (max, sum, values) = work.dense.partial(&head, at);
+            let (i, top) = (i as usize, work.reference[i as usize].max(max));
+            let (dense, cells) = (exp2(work.reference[i] - top), exp2(max - top));
+            let unit = 1.0 / (work.dense_sum[i] * dense + sum * cells);
+            let truth = &mut work.truth[at * stride..][..values.len()];
+            for ((to, &x), &y) in truth.iter_mut().zip(values).zip(&work.kept[at * stride..]) {
+                *to = (x * cells + y * dense) * unit;
+            }
+        }
+    }
+
+    /// What attending by cells costs, in query-key pairs of the dense kernels, and the relative error of the outputs it
+    /// leaves, from the rows of the trial; `lean` says whether their sums are to be moved by [`RowBlock::lean`].
+    pub(super) fn rehearse(&self, work: &mut Work, lean: bool) -> (f64, f64) {
+        let done = self.descend(work, true, false, &mut None);
+        if lean {
+            self.lean(work, true);
+        }
+        let rows = work.sample.len();
+        let error = self.error_of_sample(work);
+        self.forget_sample(work);
+        let roots = self.cells.segments().div_ceil(ROOT) as f64;
+        // Measured at 64 elements a key and value: products grow with them, the rest does not.
+        let small = 128.0 / (work.sizes.dim_k + work.sizes.dim_v) as f64;
+        let lists = (15.0 + 6.0 * small) * done.nodes as f64
+            + (9.0 + 9.0 * small) * done.cells as f64
+            + 3.7 * small * done.sifted as f64;
+        let pairs = (lists / rows as f64 + (18.0 + 10.0 * small) * roots + 170.0 * small) * self.queries() as f64;
+        (pairs, error)
+    }
+
+    /// Root of the sum of the square errors of the sample's outputs, over that of the outputs.
+    fn error_of_sample(&self, work: &Work) -> f64 {
+        let stride = work.sizes.stride;
+        let (mut wrong, mut all) = (0.0, 0.0);
+        for (at, &i) in work.sample.iter().enumerate() {
+            let i = i as usize;
+            // Attended exactly in the end.
+            if work.lost[i] {
+                continue;
+            }
+            let unit = 1.0 / self.weight(work, i);
+            let truth = &work.truth[at * stride..][..work.sizes.dim_v];
+            for (&x, &y) in work.sums[i * stride..].iter().zip(truth) {
+                let d = f64::from(x * unit - y);
+                wrong += d * d;
+                all += f64::from(y) * f64::from(y);
+            }
+        }
+        libm::sqrt(wrong / all.max(f64::MIN_POSITIVE))
+    }
+}
