@@ -172,19 +172,21 @@ impl Bench {
     ) {
         self.load(isa, values, ids);
         let d = self.dim_v;
-        for (level, size, first) in [(leaves, BLOCK, at * LEAVES), (nodes, BLOCK * BLOCK, at * NODES)] {
+        for (level, size, first) in [(&mut *leaves, BLOCK, at * LEAVES), (nodes, BLOCK * BLOCK, at * NODES)] {
             for i in 0..SEGMENT / size {
                 self.mean_of(isa, i * size, size, d);
                 level.values.set((first + i) * stride, 1, &self.mean[..d]);
                 let height = &mut self.height[..size];
                 isa.sq_dists_at(&self.rows, d, &self.order[i * size..][..size], &self.mean[..d], height);
                 level.value_spread[first + i] = height.iter().sum::<f32>() / size as f32;
-                less(isa, &self.rows, &self.mean[..d], &self.order, i * size, size, &mut self.rest);
+                if size == BLOCK {
+                    less(isa, &self.rows, &self.mean[..d], &self.order, i * size, size, &mut self.rest);
+                }
             }
-            // Values less their mean sum up to nothing, so that keys need not be taken less the mean of the same set.
-            let crossed = &mut level.moment[super::moment_len(self.dim_k)..];
-            self.gram(isa, &self.rest, stride, crossed, BLOCK);
         }
+        // Values less their mean sum up to nothing, so that keys need not be taken less the mean of the same set.
+        let crossed = &mut leaves.moment[super::moment_len(self.dim_k)..];
+        self.gram(isa, &self.rest, stride, crossed, BLOCK);
     }
 
     /// Adds the products of all keys' elements with all elements of `y`'s rows to blocks of `out`, each `[dim_k][out_stride]`.

@@ -35,9 +35,10 @@ fn moment_len(dim_k: usize) -> usize {
     dim_k.saturating_mul(dim_k.next_multiple_of(BLOCK))
 }
 
-/// The same with the moments of values and keys.
-fn moments_len(dim_k: usize, stride: usize) -> usize {
-    moment_len(dim_k).saturating_add(dim_k.saturating_mul(stride))
+/// The same with the moments of values and keys: cells and nodes.
+fn moments_len(dim_k: usize, stride: usize) -> [usize; 2] {
+    let len = moment_len(dim_k);
+    [len.saturating_add(dim_k.saturating_mul(stride)), len]
 }
 
 /// Means in their storage type: as keys and values of a cache are stored, f32 elsewhere.
@@ -97,29 +98,29 @@ struct Level {
     reach: Buf<f32>,
     /// Mean square distance of the values from their mean, `[block][BLOCK]`.
     value_spread: Buf<f32>,
-    /// Sum over keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k rounded up to a block]`, and, after it, of
+    /// Sum over keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k rounded up to a block]`, and, after it, of cells, of
     /// `(key - mean) (value - mean)^T`, `[value_stride / BLOCK][dim_k][BLOCK]`.
     moment: Buf<f32>,
 }
 
 impl Level {
-    fn plan(plan: &mut Plan, dtype: Dtype, blocks: usize, dim_k: usize, stride: usize) {
+    fn plan(plan: &mut Plan, dtype: Dtype, blocks: usize, dim_k: usize, stride: usize, moment: usize) {
         Means::plan(plan, dtype, blocks * dim_k * BLOCK);
         Means::plan(plan, dtype, blocks * BLOCK * stride);
         for _ in 0..3 {
             Buf::<f32>::plan(plan, blocks * BLOCK);
         }
-        Buf::<f32>::plan(plan, moments_len(dim_k, stride));
+        Buf::<f32>::plan(plan, moment);
     }
 
-    fn new(memory: &Memory, dtype: Dtype, blocks: usize, dim_k: usize, stride: usize) -> Result<Self> {
+    fn new(memory: &Memory, dtype: Dtype, blocks: usize, dim_k: usize, stride: usize, moment: usize) -> Result<Self> {
         Ok(Level {
             keys: Means::new(memory, dtype, blocks * dim_k * BLOCK)?,
             values: Means::new(memory, dtype, blocks * BLOCK * stride)?,
             spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             reach: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             value_spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
-            moment: Buf::filled(memory, moments_len(dim_k, stride), 0.0)?,
+            moment: Buf::filled(memory, moment, 0.0)?,
         })
     }
 
@@ -179,8 +180,9 @@ impl Cells {
         let (segments, stride) = (keys / SEGMENT, Cells::stride(dim_v));
         Buf::<u32>::plan(plan, segments * SEGMENT);
         Buf::<[u32; 2]>::plan(plan, segments);
-        Level::plan(plan, dtype, segments * NODES, dim_k, stride);
-        Level::plan(plan, dtype, segments.div_ceil(ROOT), dim_k, stride);
+        let [leaves, nodes] = moments_len(dim_k, stride);
+        Level::plan(plan, dtype, segments * NODES, dim_k, stride, leaves);
+        Level::plan(plan, dtype, segments.div_ceil(ROOT), dim_k, stride, nodes);
         Coords::plan(plan, dim_k, segments * LEAVES);
         Bench::plan(plan, dim_k, dim_v);
     }
@@ -191,6 +193,7 @@ impl Cells {
     /// `NoMemory`, `Budget`.
     pub fn new_in(memory: &Memory, dtype: Dtype, dim_k: usize, dim_v: usize, keys: usize) -> Result<Self> {
         let (segments, stride) = (keys / SEGMENT, Cells::stride(dim_v));
+        let moments = moments_len(dim_k, stride);
         Ok(Cells {
             dim_k,
             dim_v,
@@ -201,8 +204,8 @@ impl Cells {
             shown: None,
             ids: Buf::filled(memory, segments * SEGMENT, 0)?,
             range: Buf::filled(memory, segments, [0; 2])?,
-            leaves: Level::new(memory, dtype, segments * NODES, dim_k, stride)?,
-            nodes: Level::new(memory, dtype, segments.div_ceil(ROOT), dim_k, stride)?,
+            leaves: Level::new(memory, dtype, segments * NODES, dim_k, stride, moments[0])?,
+            nodes: Level::new(memory, dtype, segments.div_ceil(ROOT), dim_k, stride, moments[1])?,
             coords: Coords::new(memory, dim_k, segments * LEAVES)?,
             bounds: None,
             bench: Bench::new(memory, dim_k, dim_v)?,
@@ -232,7 +235,7 @@ impl Cells {
 
     /// Adds what [`staged`](Cells::staged) takes to a plan.
     pub fn plan_staged(plan: &mut Plan, dim_k: usize, dim_v: usize) {
-        (0..2).for_each(|_| Buf::<f32>::plan(plan, moments_len(dim_k, Cells::stride(dim_v))));
+        moments_len(dim_k, Cells::stride(dim_v)).into_iter().for_each(|len| Buf::<f32>::plan(plan, len));
     }
 
     /// From now on segments are seen only after [`publish`](Cells::publish), so that they can be built ahead.
@@ -240,8 +243,8 @@ impl Cells {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn staged(mut self, memory: &Memory) -> Result<Self> {
-        let moment = || Buf::filled(memory, moments_len(self.dim_k, self.stride), 0.0);
-        self.shown = Some([moment()?, moment()?]);
+        let [leaves, nodes] = moments_len(self.dim_k, self.stride).map(|len| Buf::filled(memory, len, 0.0));
+        self.shown = Some([leaves?, nodes?]);
         Ok(self)
     }
 
@@ -409,9 +412,9 @@ impl Cells {
         self.all_moments().map(|all| &all[..moment_len(self.dim_k)])
     }
 
-    /// The same of keys with values, by [`BLOCK`] elements of a value: `[dim_k][BLOCK]` each.
-    pub(crate) fn crossed(&self, level: usize) -> impl Iterator<Item = &[f32]> {
-        self.all_moments()[level][moment_len(self.dim_k)..].chunks_exact(self.dim_k * BLOCK)
+    /// The same of keys with values, within cells, by [`BLOCK`] elements of a value: `[dim_k][BLOCK]` each.
+    pub(crate) fn crossed(&self) -> impl Iterator<Item = &[f32]> {
+        self.all_moments()[0][moment_len(self.dim_k)..].chunks_exact(self.dim_k * BLOCK)
     }
 
     /// Keys that the moments of each level are sums over.

@@ -151,7 +151,7 @@ impl Scores<'_> {
     }
 }
 
-/// `out[i] = sqrt(max(q_i^T moment q_i, 0) * factor)` for the first `out.len()` rows; `moment` is `[cols][stride]`, padded
+/// `out[i] = sqrt(max(q_i^T moment q_i, 0) * factor)` for the first `out.len()` rows; `moment` is `[cols][stride]`, symmetric, padded
 /// with zeros to whole blocks like the rows of `q`.
 pub(crate) struct Forms<'a> {
     pub(crate) q: Matrix<'a>,
@@ -197,12 +197,18 @@ impl Forms<'_> {
         let mut c = 0;
         while c < stride {
             let mut acc = [s.splat(0.0); R];
-            for k in 0..cols {
-                // SAFETY: row k of the moment, vector c; k < cols.
-                unsafe {
-                    let m = s.load(self.moment.as_ptr().add(k * stride + c));
-                    for r in 0..R {
-                        acc[r] = s.fma(s.splat(*q.add(r * stride + k)), m, acc[r]);
+            // What is right of the block of the diagonal stands for what is left of it, too.
+            for (from, to) in [(0, c.min(cols)), (c.min(cols), (c + S::LANES).min(cols))] {
+                for r in 0..R {
+                    acc[r] = s.add(acc[r], acc[r]);
+                }
+                for k in from..to {
+                    // SAFETY: row k of the moment, vector c; k < cols.
+                    unsafe {
+                        let m = s.load(self.moment.as_ptr().add(k * stride + c));
+                        for r in 0..R {
+                            acc[r] = s.fma(s.splat(*q.add(r * stride + k)), m, acc[r]);
+                        }
                     }
                 }
             }

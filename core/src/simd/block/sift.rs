@@ -161,26 +161,33 @@ impl Sift<'_> {
                 }
             }
         }
+        let (rows, places) = (self.rows.as_mut_ptr(), self.places.as_mut_ptr());
         for r in 0..R {
-            let (row, place) = (self.rows[i + r], self.places[i + r]);
-            // SAFETY: as above.
-            let Along { unit, rest, far, needle, .. } = unsafe { *q[r] };
-            let unit = s.splat(self.unit * unit);
-            let center = s.splat(self.centers[place as usize * BLOCK + self.lane] + self.rest * rest);
-            let needle = s.splat(needle);
-            let mut passes = self.sure[place as usize] >> self.lane & 1 != 0;
-            let far = s.splat(far);
-            for c in 0..C {
-                // SAFETY: vector c of the block.
-                let reach = unsafe { s.load(self.reach.as_ptr().add(c * S::LANES)) };
-                let x = s.fma(reach, far, s.fma(s.to_f32(acc[r][c]), unit, center));
-                let x = capped(s, x, self.softcap);
-                passes |= s.lt_bits(x, needle) != all;
+            // SAFETY: rows and places were checked; `front` is at most `i + r`.
+            unsafe {
+                let (row, place) = (*rows.add(i + r), *places.add(i + r));
+                let along = &*q[r];
+                let center = *self.centers.as_ptr().add(place as usize * BLOCK + self.lane) + self.rest * along.rest;
+                // Without a softcap the needle comes to the keys, one number, and not the keys to the needle.
+                let (center, needle) =
+                    if self.softcap > 0.0 { (center, along.needle) } else { (0.0, along.needle - center) };
+                let (unit, far) = (s.splat(self.unit * along.unit), s.splat(along.far));
+                let (center, needle) = (s.splat(center), s.splat(needle));
+                let mut below = all;
+                for c in 0..C {
+                    let reach = s.load(self.reach.as_ptr().add(c * S::LANES));
+                    let mut x = s.fma(reach, far, s.mul(s.to_f32(acc[r][c]), unit));
+                    if self.softcap > 0.0 {
+                        x = capped(s, s.add(x, center), self.softcap);
+                    }
+                    below &= s.lt_bits(x, needle);
+                }
+                let sure = *self.sure.as_ptr().add(place as usize) >> self.lane & 1 != 0;
+                // Written always, kept where it passes: no branch to mispredict.
+                *rows.add(front) = row;
+                *places.add(front) = place;
+                front += usize::from(sure | (below != all));
             }
-            // Written always, kept where it passes: no branch to mispredict.
-            self.rows[front] = row;
-            self.places[front] = place;
-            front += usize::from(passes);
         }
         front
     }
