@@ -198,8 +198,8 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             if !doubtful || b.predicted_error(work) <= FAR_OFF * f64::from(self.rule.error) {
                 break (done, failing);
             }
-            times += 1;
-            if times == LADDER {
+            times += 2;
+            if times >= LADDER {
                 stats.add(&AttentionStats { pairs: seen, ..part });
                 return self.exact(b, work, stats);
             }

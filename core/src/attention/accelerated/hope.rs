@@ -1,56 +1,120 @@
 //! Whether cells can serve a head at all, from exact attention of a few rows: before anything is built.
 
-use super::super::exact::Head;
+use super::super::exact::{self, Head};
+use super::cost::Cost;
 use super::{Rule, Work};
+use crate::cells::{BLOCK, Matrix, ROOT, SEGMENT};
+use crate::math::hash;
+use crate::mem::{RowsMut, Tensor};
 use crate::simd::Isa;
+use crate::simd::block::ScoresAt;
 
 /// Rows looked at: one in so many, but no more than that.
-const ROWS: (usize, usize) = (2048, 4);
+const ROWS: (usize, usize) = (1024, 4);
 
-/// Times the rule's error that the doubt may reach.
-const SLACK: f64 = 1.0;
+/// Rows that are attended together, whose keys are dense: about.
+const TOGETHER: usize = 256;
 
-/// Whether the values of keys too light to be weighed one by one cancel, so that no mean can stand for them: the root of
-/// `sum w^2 |v|^2` over these keys, against the output, as in noise. From a few rows of the second half, position and
-/// padding alone considered. O(rows looked at x keys x dim).
-pub(super) fn hopeless(isa: Isa, rule: &Rule, head: &Head<'_>, work: &mut Work) -> bool {
-    let (n, keep) = (head.q.rows(), head.masking.keep(head.batch));
-    let (dim_k, dim_v) = (head.q.cols(), head.v.cols());
-    let (query, key) = work.q.split_at_mut(dim_k);
-    let (key, value) = (&mut key[..dim_k], &mut work.keys[..dim_v]);
-    let out = &mut work.sums[..dim_v];
-    let (mut light, mut all) = (0.0, 0.0);
+/// One block of light keys in so many is looked at.
+const THINNED: usize = 4;
+
+/// Times the rule's error that the doubt may reach: leaning means know more of the values than their spread.
+const SLACK: f64 = 2.0;
+
+/// Cells cost so much more than a few rows let expect.
+const RISK: f64 = 1.3;
+
+/// For the rows that are looked at.
+const SEED: u64 = 0x10_0c;
+
+/// What a few rows of a head say.
+#[derive(Default)]
+struct Signs {
+    /// Squares of the light keys' values, by weight, and of the outputs.
+    light: f64,
+    all: f64,
+    /// Costs in pairs.
+    dense: f64,
+    cells: f64,
+}
+
+/// Whether nothing speaks for cells on the `group` heads from `head` on, which share keys and values. Either the values of
+/// keys too light to be weighed one by one cancel, so that no mean can stand for them: the root of `sum w^2 |v|^2` over
+/// these keys, against the output, as in noise. Or so many keys are heavy enough to be opened that looking for them costs
+/// more than attending to all. From a few rows. O(rows looked at x keys x dim).
+pub(super) fn hopeless(isa: Isa, rule: &Rule, head: &Head<'_>, q: &Tensor<'_>, group: usize, work: &mut Work) -> bool {
+    let n = head.q.rows();
     let rows = (n / ROWS.0).clamp(1, ROWS.1);
+    let mut signs = Signs::default();
     for i in 0..rows {
-        let row = n / 2 + (2 * i + 1) * (n - n / 2) / (2 * rows);
-        head.q.read(row, query);
-        let seen = head.masking.visible(head.batch, row);
-        let keys = || (seen.begin..seen.end).filter(|&j| keep.is_none_or(|keep| keep[j] != 0));
-        let mut logit = |j: usize| {
-            head.k.read(j, key);
-            head.scale * isa.dot(query, key)
-        };
-        let (mut top, mut sum) = (f32::NEG_INFINITY, 0.0f32);
-        for j in keys() {
-            let x = logit(j);
-            if x > top {
-                sum *= libm::expf(top - x);
-                top = x;
-            }
-            sum += libm::expf(x - top);
-        }
-        out.fill(0.0);
-        let mut squares = 0.0;
-        for j in keys() {
-            let w = libm::expf(logit(j) - top) / sum;
-            head.v.read(j, value);
-            isa.axpy(w, value, out);
-            if w < rule.needle {
-                squares += f64::from(w) * f64::from(w) * f64::from(isa.norm2(value));
-            }
-        }
-        light += squares;
-        all += f64::from(isa.norm2(out));
+        let one = Head { q: q.head(head.batch, head.head + i % group), ..*head };
+        // Anywhere in its part: text repeats itself at round numbers.
+        let [begin, end] = [i, i + 1].map(|i| i * n / rows);
+        let row = begin + (hash(SEED, i as u64) % (end - begin) as u64) as usize;
+        look(isa, rule, &one, row, work, &mut signs);
     }
-    libm::sqrt(light) > SLACK * f64::from(rule.error) * libm::sqrt(all)
+    let cost = Cost::new(head.q.cols(), head.v.cols());
+    let build = cost.build() * head.v.rows() as f64 / (n * group) as f64;
+    let cells = signs.cells + rows as f64 * build;
+    libm::sqrt(signs.light) > SLACK * f64::from(rule.error) * libm::sqrt(signs.all) || RISK * cells > signs.dense
+}
+
+/// One row.
+fn look(isa: Isa, rule: &Rule, head: &Head<'_>, row: usize, work: &mut Work, signs: &mut Signs) {
+    let (dim_k, dim_v) = (head.q.cols(), head.v.cols());
+    let (masking, keep) = (head.masking, head.masking.keep(head.batch));
+    let Work { dense, q, keys, sums, .. } = work;
+    let Ok(mut out) = RowsMut::new(&mut sums[..dim_v], dim_v) else { unreachable!("one whole row") };
+    let mut lse = [0.0];
+    exact::attend_rows(isa, head, &[row as u32], &mut out, Some(&mut lse), dense);
+    let (query, value) = (&mut q[..dim_k], &mut keys[..dim_v]);
+    head.q.read(row, query);
+    let seen = masking.visible(head.batch, row);
+    let count = masking.count(head.batch, seen);
+    // Keys in cells that all rows of a block see.
+    let first = masking.visible(head.batch, row.saturating_sub(TOGETHER)).end.min(seen.end);
+    let last = masking.visible(head.batch, (row + TOGETHER).min(head.q.rows() - 1)).begin.max(seen.begin);
+    let whole = last.next_multiple_of(SEGMENT)..first / SEGMENT * SEGMENT;
+    let needle = lse[0] + libm::logf(rule.needle.min(rule.outstanding / count.max(1) as f32));
+    let light = lse[0] + libm::logf(rule.needle);
+    let bias = masking.bias(head.batch, head.head);
+    let (mut opened, mut among, mut squares) = (0usize, 0usize, 0.0);
+    for (at, begin) in whole.step_by(BLOCK).enumerate() {
+        let ids: [u32; BLOCK] = core::array::from_fn(|j| (begin + j) as u32);
+        let q = Matrix { data: query, stride: dim_k, cols: dim_k };
+        let mut logits = [0.0; BLOCK];
+        isa.run(ScoresAt { from: &head.k, ids: &ids, q, rows: &[0], out: &mut logits });
+        let mut part = [0.0; BLOCK];
+        if let Some(bias) = &bias {
+            bias.read_part(row, begin, &mut part);
+        }
+        for (j, (&logit, bias)) in logits.iter().zip(part).enumerate() {
+            if keep.is_some_and(|keep| keep[begin + j] == 0) {
+                continue;
+            }
+            let x = head.scale * logit;
+            let x = bias + if head.softcap > 0.0 { head.softcap * libm::tanhf(x / head.softcap) } else { x };
+            among += 1;
+            opened += usize::from(x >= needle);
+            // Light ones are many: some of them stand for all.
+            if at % THINNED == 0 && x < light {
+                let w = f64::from(libm::expf(x - lse[0]));
+                head.v.read(begin + j, value);
+                squares += THINNED as f64 * w * w * f64::from(isa.norm2(value));
+            }
+        }
+    }
+    signs.light += squares;
+    signs.all += f64::from(isa.norm2(&sums[..dim_v]));
+    signs.dense += count as f64;
+    signs.cells += (count - among) as f64;
+    if among > 0 {
+        let (among, opened) = (among as f64, opened as f64);
+        // Measured on causal heads and an encoder's: some cells are opened for nothing, and many more looked into.
+        let cells = (1.2 * opened + 3.0).min(among / BLOCK as f64);
+        let nodes = (1.3 * cells).min(among / SEGMENT as f64);
+        let sifted = (7.0 * cells).min(among / BLOCK as f64);
+        let cost = Cost::new(dim_k, dim_v);
+        signs.cells += cost.lists(nodes, cells, sifted) + cost.row((among / (SEGMENT * ROOT) as f64).max(1.0));
+    }
 }

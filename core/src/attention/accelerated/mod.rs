@@ -25,6 +25,7 @@
 mod all;
 mod block;
 mod call;
+mod cost;
 mod hope;
 mod lean;
 mod proof;

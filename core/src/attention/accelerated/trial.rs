@@ -4,6 +4,7 @@
 use super::super::exact::{self, Head, Queries};
 use super::super::mask::{Mask, Masking};
 use super::block::{RowBlock, SAMPLED, Work, exp2};
+use super::cost::Cost;
 use crate::cells::ROOT;
 use crate::mem::Rows;
 use crate::simd::tile::Span;
@@ -74,13 +75,9 @@ impl RowBlock<'_> {
         let rows = work.sample.len();
         let error = self.error_of_sample(work);
         self.forget_sample(work);
-        let roots = self.cells.segments().div_ceil(ROOT) as f64;
-        // Measured at 64 elements a key and value: products grow with them, the rest does not.
-        let small = 128.0 / (work.sizes.dim_k + work.sizes.dim_v) as f64;
-        let lists = (15.0 + 6.0 * small) * done.nodes as f64
-            + (9.0 + 9.0 * small) * done.cells as f64
-            + 3.7 * small * done.sifted as f64;
-        let pairs = (lists / rows as f64 + (18.0 + 10.0 * small) * roots + 170.0 * small) * self.queries() as f64;
+        let cost = Cost::new(work.sizes.dim_k, work.sizes.dim_v);
+        let lists = cost.lists(done.nodes as f64, done.cells as f64, done.sifted as f64) / rows as f64;
+        let pairs = (lists + cost.row(self.cells.segments().div_ceil(ROOT) as f64)) * self.queries() as f64;
         (pairs, error)
     }
 

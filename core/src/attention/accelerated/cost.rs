@@ -1,0 +1,29 @@
+//! What attending by cells costs, in query-key pairs of the dense kernels: measured at 64 elements a key and value, where
+//! products grow with them and the rest does not.
+
+/// Dimensions as costs see them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    small: f64,
+}
+
+impl Cost {
+    pub(super) fn new(dim_k: usize, dim_v: usize) -> Cost {
+        Cost { small: 128.0 / (dim_k + dim_v).max(1) as f64 }
+    }
+
+    /// Of what a walk did: nodes and cells opened, those looked into along the fitted directions.
+    pub(super) fn lists(self, nodes: f64, cells: f64, sifted: f64) -> f64 {
+        (15.0 + 6.0 * self.small) * nodes + (9.0 + 9.0 * self.small) * cells + 3.7 * self.small * sifted
+    }
+
+    /// Of a row whatever it opens, among so many blocks of nodes.
+    pub(super) fn row(self, roots: f64) -> f64 {
+        (18.0 + 10.0 * self.small) * roots + 170.0 * self.small
+    }
+
+    /// Of building cells, for each key.
+    pub(super) fn build(self) -> f64 {
+        560.0
+    }
+}
