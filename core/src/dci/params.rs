@@ -180,7 +180,7 @@ fn inverse_root(x: f64, n: usize) -> f32 {
     loop {
         let p = power(y);
         let next = y - (y * p - x) / (n as f64 * p);
-        if !(next < y) {
+        if next >= y {
             return (1.0 / y) as f32;
         }
         y = next;
