@@ -59,7 +59,6 @@ fn exact_attention_of_any_number_of_rows() {
                 options,
             };
             let stats = attention(&problem, &memory(0)).unwrap();
-            drop(problem);
             assert_eq!(stats.mode, Mode::Exact);
             for h in 0..2 {
                 let naive = Naive {
@@ -105,12 +104,10 @@ fn a_session_decodes_what_one_call_gives() {
     let query = Tensor::new(&q, [1, 2, rows, DIM]).unwrap();
     let to = TensorMut::new(&mut out, [1, 2, rows, DIM]).unwrap();
     session.attend(query, None, &to, None, &memory(bytes), 0, 1).unwrap();
-    drop(to);
     let to = TensorMut::new(&mut parts, [1, 2, rows, DIM]).unwrap();
     for ith in 0..3 {
         session.attend(query, None, &to, None, &memory(bytes), ith, 3).unwrap();
     }
-    drop(to);
     assert_eq!(out, parts);
     for h in 0..2 {
         let naive = Naive {
@@ -209,7 +206,6 @@ fn auto_is_exact_where_there_is_nothing_else() {
             options: AttentionOptions { mode, ..AttentionOptions::default() },
         };
         let stats = attention(&problem, memory).unwrap();
-        drop(problem);
         (out, stats)
     };
     let (exact, _) = run(Mode::Exact, &memory(0));

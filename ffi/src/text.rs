@@ -85,7 +85,7 @@ impl<'a> Text<'a> {
         // Digits in front of the point; the rest, without zeros at the end, behind it.
         let front = if plain { e } else { 0 };
         let mut behind = 6 - front;
-        while behind > 0 && digits % 10 == 0 {
+        while behind > 0 && digits.is_multiple_of(10) {
             (digits, behind) = (digits / 10, behind - 1);
         }
         let power = 10u64.pow(behind.unsigned_abs());
