@@ -446,7 +446,9 @@ typedef struct {
 /// The call is not allowed now.
 #define ICE_ERR_STATE -12
 
-/// A documented feature that this build or version does not have.
+/// A documented feature that this build or version does not have. Builds for small machines may leave out accelerated and
+/// top-k attention, certificates, ICE_ENGINE_CELLS, ICE_F16 and ICE_BF16: what asks for one of them is refused with this, and
+/// the message says "this build has no ..."; ICE_MODE_AUTO is exact there.
 #define ICE_ERR_UNSUPPORTED -13
 
 /// A struct of a size or version this library does not know.

@@ -7,7 +7,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`error`] | statuses and errors without a heap |
+//! | [`error`], [`features`] | statuses and errors without a heap; what this build contains |
 //! | [`math`] | hashes, floats as ordered integers |
 //! | [`mem`] | memory sources, plans, arrays, strided views |
 //! | [`simd`] | vector types, detection, kernels |
@@ -17,7 +17,7 @@
 //! | [`attention`] | exact and top-k attention, sessions |
 //!
 //! Features: none (core only: memory from hooks or regions), `alloc` (system allocator, hashed id lookup), `std`
-//! (threads, times).
+//! (threads, times); and what [`features`] lists, all of them on by default through `full`.
 #![no_std]
 #![deny(unsafe_code)]
 
@@ -31,6 +31,7 @@ mod bytes;
 pub mod cells;
 pub mod dci;
 pub mod error;
+pub mod features;
 pub mod idmap;
 pub mod list;
 pub mod math;

@@ -1,7 +1,7 @@
 //! Hit counters per slot that are all reset by one addition.
 
 use crate::error::Result;
-use crate::mem::{Buf, Memory, Plan};
+use crate::mem::{Buf, Maker, Memory, Plan};
 
 /// Epochs fit the upper 24 bits of a stamp; the lower 8 count. Epoch 0 is that of slots never hit.
 const EPOCHS: u32 = 1 << 24;
@@ -25,7 +25,14 @@ impl Seen {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn with_capacity(memory: &Memory, slots: usize) -> Result<Seen> {
-        Ok(Seen { stamps: Buf::filled(memory, slots, 0)?, epoch: 1 })
+        let mut maker = Maker::new(memory);
+        let made = Seen::made(&mut maker, slots);
+        maker.finish().map(|()| made)
+    }
+
+    /// The same as part of a larger object.
+    pub(crate) fn made(m: &mut Maker<'_>, slots: usize) -> Seen {
+        Seen { stamps: m.filled(slots, 0), epoch: 1 }
     }
 
     /// Covers slots `0..slots` at least; counts stay. O(slots); may allocate.

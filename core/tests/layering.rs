@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-const LAYERS: [&[&str]; 8] = [
+const LAYERS: [&[&str]; 9] = [
     &["error", "math"],
+    &["features"],
     &["mem"],
     &["bytes", "simd"],
     &["project"],

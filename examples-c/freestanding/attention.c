@@ -1,5 +1,5 @@
 /* Attention on a microcontroller: one exact call, then a session in static memory, exact and accelerated, against softmax
- * written down. No heap, no libc. */
+ * written down. No heap, no libc. HAS_ACCELERATED and HAS_HALF say what the library was built with. */
 #include "checks.h"
 
 enum { HEADS_Q = 2, HEADS_KV = 1, DIM = 16, TOKENS = 1024, ROWS = 4 };
@@ -91,10 +91,17 @@ static int decode(ice_mode mode, float tolerance, float limit) {
   o.heads_kv = HEADS_KV;
   o.dim_k = DIM;
   o.capacity = TOKENS;
+#ifdef HAS_HALF
   o.kv_dtype = ICE_F16;
+#endif
   o.attention.mode = mode;
   o.attention.tolerance = tolerance;
-  if (ice_session_required(&o, &bytes, &align, &e)) return failed("session size", e.message);
+  const ice_status sized = ice_session_required(&o, &bytes, &align, &e);
+#ifndef HAS_ACCELERATED
+  /* What a build leaves out is refused, and says so. */
+  if (mode == ICE_MODE_ACCELERATED) return sized == ICE_ERR_UNSUPPORTED ? 0 : failed("accelerated", "is not in this build");
+#endif
+  if (sized) return failed("session size", e.message);
   report("session: ", bytes, " bytes");
   if (bytes > sizeof session_memory) return failed("session", "larger than the array");
   if (ice_session_new_in(session_memory, bytes, &o, &s, &e)) return failed("session", e.message);

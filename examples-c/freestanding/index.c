@@ -4,7 +4,7 @@
 enum { KEYS = 256, DIM = 16, K = 5, QUERIES = 8 };
 
 STATIC_MEMORY(index_memory, 128 * 1024);
-STATIC_MEMORY(scratch_memory, 32 * 1024);
+STATIC_MEMORY(scratch_memory, 96 * 1024);
 static float keys[KEYS * DIM], queries[QUERIES * DIM];
 
 static float dot(const float *a, const float *b) {
@@ -41,6 +41,14 @@ static int use(ice_index *index) {
   if (ice_scratch_new_in(scratch_memory, bytes, index, &scratch, &e)) return failed("scratch", e.message);
   ice_query_options_init(&o, K);
   o.visit_fraction = o.retrieve_fraction = 1;
+  o.engine = ICE_ENGINE_CELLS;
+#ifndef HAS_CELLS
+  if (ice_index_query(index, scratch, queries, QUERIES, &o, found, NULL, &e) != ICE_ERR_UNSUPPORTED) {
+    return failed("query", "cells are not in this build");
+  }
+#else
+  if (ice_index_query(index, scratch, queries, QUERIES, &o, found, NULL, &e)) return failed("query", e.message);
+#endif
   for (int engine = ICE_ENGINE_AUTO; engine <= ICE_ENGINE_SCAN; engine++) {
     o.engine = engine;
     if (ice_index_query(index, scratch, queries, QUERIES, &o, found, NULL, &e)) return failed("query", e.message);

@@ -9,6 +9,7 @@ int start(void);
 
 __attribute__((noreturn)) void console_exit(uint32_t code);
 
+/* Text to the emulator's console. */
 void console_text(const char *text);
 void console_number(uint32_t number);
 

@@ -1,8 +1,7 @@
 //! What every call goes through: panics stop here, and the caller's `ice_error` is written here.
 
+use crate::text::Text;
 use crate::types::*;
-use core::ffi::c_char;
-use core::fmt::{self, Write};
 use iceformer_core::Result;
 #[cfg(any(feature = "std", test))]
 use iceformer_core::{Error, Status};
@@ -22,36 +21,14 @@ fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     body()
 }
 
-/// Fills a fixed buffer with text, cut at a character boundary, always NUL-terminated.
-struct Text<'a> {
-    buf: &'a mut [c_char],
-    len: usize,
-}
-
-impl Write for Text<'_> {
-    fn write_str(&mut self, s: &str) -> fmt::Result {
-        let room = self.buf.len() - 1 - self.len;
-        let mut n = s.len().min(room);
-        while !s.is_char_boundary(n) {
-            n -= 1;
-        }
-        for &b in &s.as_bytes()[..n] {
-            // A NUL inside the text would end it for C.
-            self.buf[self.len] = if b == 0 { b'?' as c_char } else { b as c_char };
-            self.len += 1;
-        }
-        self.buf[self.len] = 0;
-        if n == s.len() { Ok(()) } else { Err(fmt::Error) }
-    }
-}
-
 fn report(err: &mut ice_error, function: &str, result: &Result<()>) {
-    err.message[0] = 0;
+    let mut text = Text::new(&mut err.message);
     err.status = ICE_OK;
     if let Err(e) = result {
         err.status = e.status as ice_status;
-        // Too long a text is cut; that is no error of its own.
-        let _ = write!(Text { buf: &mut err.message, len: 0 }, "{function}: {e}");
+        text.str(function);
+        text.str(": ");
+        text.error(e);
     }
 }
 
@@ -102,6 +79,7 @@ pub(crate) fn value<T>(or: T, body: impl FnOnce() -> Result<T>) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::ffi::c_char;
 
     fn fresh() -> ice_error {
         ice_error { struct_size: size_of::<ice_error>() as u32, status: 77, message: [b'x' as c_char; 240] }

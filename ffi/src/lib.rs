@@ -11,6 +11,7 @@ mod alloc_hook;
 mod cast;
 mod guard;
 mod object;
+mod text;
 mod types;
 mod view;
 

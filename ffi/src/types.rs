@@ -31,7 +31,9 @@ pub const ICE_ERR_NOT_FOUND: ice_status = -10;
 pub const ICE_ERR_DUPLICATE: ice_status = -11;
 /// The call is not allowed now.
 pub const ICE_ERR_STATE: ice_status = -12;
-/// A documented feature that this build or version does not have.
+/// A documented feature that this build or version does not have. Builds for small machines may leave out accelerated and
+/// top-k attention, certificates, ICE_ENGINE_CELLS, ICE_F16 and ICE_BF16: what asks for one of them is refused with this, and
+/// the message says "this build has no ..."; ICE_MODE_AUTO is exact there.
 pub const ICE_ERR_UNSUPPORTED: ice_status = -13;
 /// A struct of a size or version this library does not know.
 pub const ICE_ERR_ABI: ice_status = -14;

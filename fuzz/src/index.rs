@@ -1,9 +1,11 @@
-//! Programs of index operations against a map of keys. Keys are small integers: scores are exact, ties are many.
+//! Programs of index operations against a map of keys: every metric, engine, filter, single queries and batches. Keys are
+//! small integers: scores are exact, ties are many. Cosines are not exact; they are held against f64.
 
 use crate::Budget;
 use arbitrary::{Result, Unstructured};
 use iceformer_core::Status;
 use iceformer_core::dci::{Engine, Index, IndexOptions, Metric, Neighbor, QueryOptions, Scratch};
+use iceformer_core::math::hash;
 use iceformer_core::mem::Rows;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +28,8 @@ pub fn run(data: &[u8]) {
 
 fn program(u: &mut Unstructured<'_>, budget: &Budget) -> Result<()> {
     let o = IndexOptions {
-        metric: if u.arbitrary()? { Metric::L2 } else { Metric::InnerProduct },
+        metric: *u.choose(&[Metric::L2, Metric::InnerProduct, Metric::Cosine])?,
+        engine: *u.choose(&[Engine::Auto, Engine::Auto, Engine::Walk, Engine::Scan, Engine::Cells])?,
         num_simple: u.int_in_range(0..=5)?,
         num_composite: u.int_in_range(0..=3)?,
         levels: u.int_in_range(0..=4)?,
@@ -40,7 +43,11 @@ fn program(u: &mut Unstructured<'_>, budget: &Budget) -> Result<()> {
     let Some(memory) = budget.memory() else { return Ok(()) };
     let index = Index::new_in(&o, &memory).expect("valid options and enough memory");
     let mut run = Run { index, model: Model::new(), next: 0, o, budget };
-    while !u.is_empty() {
+    // Enough for everything; programs without end only take time.
+    for _ in 0..60 {
+        if u.is_empty() {
+            break;
+        }
         run.step(u)?;
         assert_eq!((run.index.len(), run.index.next_id()), (run.model.len(), run.next));
     }
@@ -57,7 +64,7 @@ impl Run<'_> {
             0..=2 => self.insert(u)?,
             3 => self.remove(u)?,
             4 => {
-                let n = u.int_in_range(0..=300)?;
+                let n = u.int_in_range(0..=800)?;
                 match self.index.reserve(n) {
                     Ok(()) => assert!(self.index.capacity() >= n),
                     Err(e) => assert!(self.o.fixed && e.status == Status::Capacity, "{e}"),
@@ -76,12 +83,20 @@ impl Run<'_> {
     }
 
     fn rows(&self, u: &mut Unstructured<'_>) -> Result<(Vec<f32>, Option<Vec<u64>>)> {
-        let n = u.int_in_range(0..=40)?;
+        // Sometimes as many as cells take to come to be, from one byte.
+        let many = self.model.len() < 700 && u.ratio(1, 8)?;
+        let (n, seed) =
+            if many { (u.int_in_range(200..=700)?, u.arbitrary::<u8>()?) } else { (u.int_in_range(0..=40)?, 0) };
         let mut keys = Vec::new();
-        for _ in 0..n {
-            keys.extend(self.vector(u)?);
+        for i in 0..n {
+            if n <= 40 {
+                keys.extend(self.vector(u)?);
+            } else {
+                let coordinate = |j| (hash(u64::from(seed), (i * self.o.dim + j) as u64) >> 40) as i64 % 5 - 2;
+                keys.extend((0..self.o.dim).map(|j| coordinate(j) as f32));
+            }
         }
-        let ids = if u.arbitrary()? {
+        let ids = if n <= 40 && u.arbitrary()? {
             Some((0..n).map(|_| Ok(u64::from(u.arbitrary::<u8>()?))).collect::<Result<_>>()?)
         } else {
             None
@@ -156,68 +171,124 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn truth(&self, q: &[f32], range: (u64, u64)) -> Vec<Neighbor> {
-        let inside = |id: u64| id >= range.0 && (range.1 == 0 || id < range.1);
-        let l2 = self.o.metric == Metric::L2;
-        let score = |key: &[f32]| -> f32 {
-            let terms = key.iter().zip(q);
-            0.0 + if l2 { terms.map(|(a, b)| (a - b) * (a - b)).sum::<f32>() } else { terms.map(|(a, b)| a * b).sum() }
+    fn score(&self, key: &[f32], q: &[f32]) -> f64 {
+        let pairs = || key.iter().zip(q).map(|(a, b)| (f64::from(*a), f64::from(*b)));
+        let dot: f64 = pairs().map(|(a, b)| a * b).sum();
+        match self.o.metric {
+            Metric::L2 => pairs().map(|(a, b)| (a - b) * (a - b)).sum(),
+            Metric::InnerProduct => dot,
+            Metric::Cosine => {
+                let norms: f64 = pairs().map(|(a, _)| a * a).sum::<f64>() * pairs().map(|(_, b)| b * b).sum::<f64>();
+                if norms > 0.0 { dot / norms.sqrt() } else { 0.0 }
+            }
+        }
+    }
+
+    /// All keys that `o` admits, best first, equal scores by id.
+    fn truth(&self, q: &[f32], o: &QueryOptions<'_>) -> Vec<(u64, f64)> {
+        let inside = |id: u64| {
+            let range = id >= o.id_begin && (o.id_end == 0 || id < o.id_end);
+            range && o.filter.is_none_or(|f| f.get((id / 8) as usize).is_some_and(|b| b >> (id % 8) & 1 == 1))
         };
         let found = self.model.iter().filter(|(id, _)| inside(**id));
-        let mut all: Vec<_> = found.map(|(&id, key)| Neighbor { id, score: score(key) }).collect();
-        let sign = if l2 { 1.0 } else { -1.0 };
-        all.sort_by(|a, b| (sign * a.score).total_cmp(&(sign * b.score)).then(a.id.cmp(&b.id)));
+        let mut all: Vec<_> = found.map(|(&id, key)| (id, self.score(key, q))).collect();
+        let sign = if self.o.metric == Metric::L2 { 1.0 } else { -1.0 };
+        all.sort_by(|a, b| (sign * a.1).total_cmp(&(sign * b.1)).then(a.0.cmp(&b.0)));
         all
     }
 
     fn ask(&self, u: &mut Unstructured<'_>) -> Result<()> {
-        let q = self.vector(u)?;
+        // Single queries, some, and more than a panel of tiles.
+        let n = *u.choose(&[1, 1, 1, 3, 3, 5, 5, 60])?;
+        let mut q = Vec::new();
+        for _ in 0..n.min(5) {
+            q.extend(self.vector(u)?);
+        }
+        q = q.iter().copied().cycle().take(n * self.o.dim).collect();
         let k = u.int_in_range(1..=50)?;
         let begin = if u.arbitrary()? { u64::from(u.arbitrary::<u8>()?) } else { 0 };
         let end = if u.arbitrary()? { begin + u64::from(u.arbitrary::<u8>()?) } else { 0 };
-        let free = QueryOptions { id_begin: begin, id_end: end, ..QueryOptions::unlimited(k) };
-        let mut truth = self.truth(&q, if begin == 0 && end == 0 { (0, 0) } else { (begin, end) });
-        let all: BTreeMap<u64, f32> = truth.iter().map(|n| (n.id, n.score)).collect();
-        truth.truncate(k);
+        let bits: Option<Vec<u8>> = if u.ratio(1, 3)? {
+            let bytes = u.int_in_range(0..=90)?;
+            Some((0..bytes).map(|_| u.arbitrary()).collect::<Result<_>>()?)
+        } else {
+            None
+        };
+        let free = QueryOptions { id_begin: begin, id_end: end, filter: bits.as_deref(), ..QueryOptions::unlimited(k) };
         let tight = QueryOptions {
             visit: u.int_in_range(0..=20)?,
             retrieve: u.int_in_range(0..=20)?,
             field_of_view: u.int_in_range(0..=5)?,
             ..QueryOptions { retrieve_fraction: 0.0, visit_fraction: 0.0, ..free }
         };
-        let zero = self.o.metric == Metric::InnerProduct && q.iter().all(|&x| x == 0.0);
-        for engine in [Engine::Auto, Engine::Walk, Engine::Scan] {
-            let got = self.answers(&q, &QueryOptions { engine, ..free }, false, zero);
-            assert!(zero || got == truth, "{engine:?}: {got:?} instead of {truth:?}");
+        let truth: Vec<_> = q.chunks(self.o.dim).map(|q| self.truth(q, &free)).collect();
+        let zero = self.o.metric != Metric::L2 && q.chunks(self.o.dim).any(|q| q.iter().all(|&x| x == 0.0));
+        let want = if zero { Err(Status::Argument) } else { Ok(()) };
+        let memory = self.budget.memory().expect("enough");
+        let mut scratch = Scratch::new_in(&self.index, &memory).expect("enough");
+        let Some(exact) = self.answers(&mut scratch, &q, &free, true, want) else { return Ok(()) };
+        self.hold(&exact, &truth, k, true);
+        for engine in [Engine::Auto, Engine::Walk, Engine::Scan, Engine::Cells] {
+            let (lists, cells) =
+                (self.o.engine != Engine::Cells, matches!(self.o.engine, Engine::Auto | Engine::Cells));
+            let there = if engine == Engine::Cells { cells } else { lists || engine == Engine::Auto };
+            let want = if there { want } else { Err(Status::Unsupported) };
+            let Some(got) = self.answers(&mut scratch, &q, &QueryOptions { engine, ..free }, false, want) else {
+                continue;
+            };
+            assert_eq!(got, exact, "{engine:?}");
             // Under a budget: true keys with true scores, in order, no key twice.
-            let got = self.answers(&q, &QueryOptions { engine, ..tight }, false, zero);
-            let place: Vec<_> = got.iter().map(|n| truth_place(&all, n, self.o.metric)).collect();
-            assert!(place.is_sorted_by(|a, b| a < b), "{engine:?}: {got:?}");
+            if let Some(got) = self.answers(&mut scratch, &q, &QueryOptions { engine, ..tight }, false, want) {
+                self.hold(&got, &truth, k, false);
+            }
         }
-        let got = self.answers(&q, &free, true, zero);
-        assert!(zero || got == truth, "exact: {got:?} instead of {truth:?}");
         Ok(())
     }
 
-    fn answers(&self, q: &[f32], o: &QueryOptions, exact: bool, zero: bool) -> Vec<Neighbor> {
-        let memory = self.budget.memory().expect("enough");
-        let mut scratch = Scratch::new_in(&self.index, &memory).expect("enough");
-        let (mut out, mut counts) = (vec![Neighbor::default(); o.k], [0]);
-        let rows = Rows::new(q, q.len()).expect("a row");
+    /// Answers of every query, each against all keys in order of merit; `all` if none may be missing.
+    fn hold(&self, got: &[Vec<Neighbor>], truth: &[Vec<(u64, f64)>], k: usize, all: bool) {
+        let off = if self.o.metric == Metric::Cosine { 1e-5 } else { 0.0 };
+        for (got, truth) in got.iter().zip(truth) {
+            assert!(!all || got.len() == truth.len().min(k), "{got:?} instead of {truth:?}");
+            let scores: BTreeMap<u64, f64> = truth.iter().copied().collect();
+            let ids: BTreeSet<u64> = got.iter().map(|n| n.id).collect();
+            assert_eq!(ids.len(), got.len(), "twice: {got:?}");
+            for (n, best) in got.iter().zip(truth) {
+                let score = *scores.get(&n.id).unwrap_or_else(|| panic!("{n:?} is no answer"));
+                assert!((f64::from(n.score) - score).abs() <= off, "{n:?} instead of {score}");
+                assert!(!all || (score - best.1).abs() <= 2.0 * off, "{got:?} instead of {truth:?}");
+                assert!(!all || off > 0.0 || n.id == best.0, "{got:?} instead of {truth:?}");
+            }
+            let sign = if self.o.metric == Metric::L2 { 1.0 } else { -1.0 };
+            assert!(got.is_sorted_by(|a, b| (sign * a.score, a.id) < (sign * b.score, b.id)), "order of {got:?}");
+        }
+    }
+
+    fn answers(
+        &self,
+        scratch: &mut Scratch,
+        q: &[f32],
+        o: &QueryOptions<'_>,
+        exact: bool,
+        want: std::result::Result<(), Status>,
+    ) -> Option<Vec<Vec<Neighbor>>> {
+        let rows = Rows::new(q, self.o.dim).expect("whole rows");
+        let untouched = Neighbor { id: 1 << 40, score: 0.5 };
+        let (mut out, mut counts) = (vec![untouched; rows.rows() * o.k], vec![u32::MAX; rows.rows()]);
         let done = if exact {
-            self.index.query_exact(&mut scratch, rows, o, &mut out, Some(&mut counts))
+            self.index.query_exact(scratch, rows, o, &mut out, Some(&mut counts))
         } else {
-            self.index.query(&mut scratch, rows, o, &mut out, Some(&mut counts))
+            self.index.query(scratch, rows, o, &mut out, Some(&mut counts))
         };
-        match done {
-            Err(e) if zero => assert_eq!(e.status, Status::Argument, "{e}"),
-            Err(e) => panic!("query: {e}"),
-            Ok(()) => out.truncate(counts[0] as usize),
+        match (done, want) {
+            (Ok(()), Ok(())) => Some(out.chunks(o.k).zip(counts).map(|(out, n)| out[..n as usize].to_vec()).collect()),
+            // Several things may be wrong at once.
+            (Err(e), Err(_)) if matches!(e.status, Status::Argument | Status::Unsupported) => {
+                assert!(out.iter().all(|n| *n == untouched) && counts.iter().all(|&c| c == u32::MAX));
+                None
+            }
+            (have, want) => panic!("query: {have:?} instead of {want:?}"),
         }
-        if done.is_err() {
-            out.clear();
-        }
-        out
     }
 
     /// Saved and loaded, the index is another one with the same answers.
@@ -230,11 +301,4 @@ impl Run<'_> {
         assert_eq!(self.index.save(&mut again), Ok(again.len()));
         assert_eq!(bytes, again, "saved again, other bytes");
     }
-}
-
-/// Where an answer stands in the order of answers.
-fn truth_place(all: &BTreeMap<u64, f32>, n: &Neighbor, metric: Metric) -> (i64, u64) {
-    assert_eq!(all.get(&n.id), Some(&n.score), "{n:?} is no answer");
-    let sign = if metric == Metric::L2 { 1.0 } else { -1.0 };
-    ((sign * n.score) as i64, n.id)
 }

@@ -6,14 +6,18 @@ use super::head_topk::index_options;
 use crate::cells::{Cells, SEGMENT};
 use crate::dci::Index;
 use crate::error::{Error, Result, Status, reserved};
+use crate::features::{ACCELERATED, CERTIFICATES, TOP_K};
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
 use crate::simd::Isa;
+#[cfg(feature = "half")]
 use half::{bf16, f16};
 
 /// Rows in their storage type.
 enum Store {
     F32(Buf<f32>),
+    #[cfg(feature = "half")]
     F16(Buf<f16>),
+    #[cfg(feature = "half")]
     Bf16(Buf<bf16>),
 }
 
@@ -28,22 +32,32 @@ impl Store {
     fn new(memory: &Memory, dtype: Dtype, n: usize) -> Result<Self> {
         Ok(match dtype {
             Dtype::F32 => Store::F32(Buf::with_capacity(memory, n)?),
+            #[cfg(feature = "half")]
             Dtype::F16 => Store::F16(Buf::with_capacity(memory, n)?),
+            #[cfg(feature = "half")]
             Dtype::Bf16 => Store::Bf16(Buf::with_capacity(memory, n)?),
+            #[cfg(not(feature = "half"))]
+            other => {
+                other.check("kv_dtype")?;
+                Store::F32(Buf::with_capacity(memory, n)?)
+            }
         })
     }
 
     /// Appends one row; `false` when a finite number does not fit the storage type (the row is then not complete).
     fn push_row(&mut self, row: &[f32]) -> bool {
+        #[cfg_attr(not(feature = "half"), allow(unused_mut))]
         let mut fits = true;
         for &x in row {
             match self {
                 Store::F32(b) => reserved(b.push(x)),
+                #[cfg(feature = "half")]
                 Store::F16(b) => {
                     let h = f16::from_f32(x);
                     fits &= h.is_finite() || !x.is_finite();
                     reserved(b.push(h));
                 }
+                #[cfg(feature = "half")]
                 Store::Bf16(b) => {
                     let h = bf16::from_f32(x);
                     fits &= h.is_finite() || !x.is_finite();
@@ -57,7 +71,9 @@ impl Store {
     fn truncate(&mut self, n: usize) {
         match self {
             Store::F32(b) => b.truncate(n),
+            #[cfg(feature = "half")]
             Store::F16(b) => b.truncate(n),
+            #[cfg(feature = "half")]
             Store::Bf16(b) => b.truncate(n),
         }
     }
@@ -71,7 +87,9 @@ impl Store {
         }
         match self {
             Store::F32(b) => drain(b, begin, end),
+            #[cfg(feature = "half")]
             Store::F16(b) => drain(b, begin, end),
+            #[cfg(feature = "half")]
             Store::Bf16(b) => drain(b, begin, end),
         }
     }
@@ -79,7 +97,9 @@ impl Store {
     fn rows(&self, n: usize, cols: usize) -> Rows<'_> {
         match self {
             Store::F32(b) => Rows::new(&b[..n * cols], cols),
+            #[cfg(feature = "half")]
             Store::F16(b) => Rows::f16(&b[..n * cols], cols),
+            #[cfg(feature = "half")]
             Store::Bf16(b) => Rows::bf16(&b[..n * cols], cols),
         }
         .unwrap_or_else(|_| unreachable!("whole rows are stored"))
@@ -220,7 +240,7 @@ impl HeadCache {
     /// Builds the cells of the segments that have become complete.
     fn build(&mut self) {
         let HeadCache { cells, keys, values, dim_k, dim_v, isa, .. } = self;
-        let Some(cells) = cells else { return };
+        let Some(cells) = cells.as_mut().filter(|_| ACCELERATED) else { return };
         let n = self.published + self.pending;
         let (keys, values) = (keys.rows(n, *dim_k), values.rows(n, *dim_v));
         let mut ids = [0; SEGMENT];
@@ -243,7 +263,7 @@ impl HeadCache {
         if !self.values.push_row(&self.row[..self.dim_v]) {
             return too_large("v");
         }
-        if let Some(index) = &mut self.index {
+        if TOP_K && let Some(index) = &mut self.index {
             // The stored key, rounded, so that both ways of attending see the same numbers.
             let stored = self.keys.rows(at + 1, self.dim_k).slice(at, 1);
             index.insert(stored, Some(&[at as u64])).map_err(|e| Error { field: "k", ..e })?;
@@ -253,7 +273,7 @@ impl HeadCache {
         {
             *most = most.max(rows.largest(at));
         }
-        if let Some(longest) = &mut self.longest {
+        if CERTIFICATES && let Some(longest) = &mut self.longest {
             let rows = [self.keys.rows(at + 1, self.dim_k), self.values.rows(at + 1, self.dim_v)];
             for (most, rows) in longest.iter_mut().zip(rows) {
                 *most = most.max(length(&rows, at) as f32 * (1.0 + f32::EPSILON));
@@ -283,7 +303,7 @@ impl HeadCache {
     fn cut(&mut self, len: usize) {
         self.keys.truncate(len * self.dim_k);
         self.values.truncate(len * self.dim_v);
-        if let Some(index) = &mut self.index {
+        if TOP_K && let Some(index) = &mut self.index {
             let end = index.next_id();
             for id in len as u64..end {
                 index.remove_present(&[id]);
@@ -298,7 +318,7 @@ impl HeadCache {
     /// Takes back what was not published; returns the failure, if there was one.
     pub(super) fn roll_back(&mut self) -> Option<Error> {
         self.cut(self.published);
-        if let Some(cells) = &mut self.cells {
+        if ACCELERATED && let Some(cells) = &mut self.cells {
             cells.roll_back();
         }
         self.pending = 0;
@@ -312,7 +332,7 @@ impl HeadCache {
     pub(super) fn publish(&mut self) {
         self.published += self.pending;
         self.pending = 0;
-        if let Some(cells) = &mut self.cells {
+        if ACCELERATED && let Some(cells) = &mut self.cells {
             cells.publish();
         }
     }
@@ -325,7 +345,7 @@ impl HeadCache {
 
     /// Drops the segments that are not whole below token `len`.
     fn cut_cells(&mut self, len: usize) {
-        if let Some(cells) = &mut self.cells {
+        if ACCELERATED && let Some(cells) = &mut self.cells {
             let keys = self.keys.rows(self.published, self.dim_k);
             let values = self.values.rows(self.published, self.dim_v);
             cells.truncate(self.isa, &keys, &values, len / SEGMENT);
@@ -342,7 +362,7 @@ impl HeadCache {
         self.keys.drain(begin * self.dim_k, end * self.dim_k);
         self.values.drain(begin * self.dim_v, end * self.dim_v);
         let left = self.published - (end - begin);
-        if let Some(index) = &mut self.index {
+        if TOP_K && let Some(index) = &mut self.index {
             for id in begin as u64..self.published as u64 {
                 index.remove_present(&[id]);
             }
@@ -353,7 +373,7 @@ impl HeadCache {
         }
         self.published = left;
         self.build();
-        if let Some(cells) = &mut self.cells {
+        if ACCELERATED && let Some(cells) = &mut self.cells {
             cells.publish();
         }
     }
@@ -366,10 +386,10 @@ impl HeadCache {
         self.failed = None;
         self.largest = [0.0; 2];
         self.longest = self.longest.map(|_| [0.0; 2]);
-        if let Some(index) = &mut self.index {
+        if TOP_K && let Some(index) = &mut self.index {
             index.clear();
         }
-        if let Some(cells) = &mut self.cells {
+        if ACCELERATED && let Some(cells) = &mut self.cells {
             cells.clear();
         }
     }

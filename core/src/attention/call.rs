@@ -5,6 +5,7 @@ use super::dense::{self, Dense};
 use super::problem::{AttentionStats, Checked, Problem};
 use super::{Mode, accelerated, clock, exact, head_topk};
 use crate::error::{Error, Result, Status};
+use crate::features::{ACCELERATED, CERTIFICATES, TOP_K};
 use crate::mem::{Layout, Memory, Objects, Plan};
 
 /// Work memory of one part; made once per part, so its own size does not matter.
@@ -17,7 +18,7 @@ enum Work {
 impl Work {
     fn plan(checked: &Checked<'_>, plan: &mut Plan) -> Result<()> {
         match checked.mode {
-            Mode::TopK => head_topk::Work::plan(plan, &checked.options, checked.dim_k, checked.rows_kv),
+            Mode::TopK if TOP_K => head_topk::Work::plan(plan, &checked.options, checked.dim_k, checked.rows_kv),
             _ => {
                 exact::plan(plan, checked.dim_k, checked.dim_v, checked.rows_q);
                 if checked.options.uses_fixed_scores(checked.rows_q) {
@@ -30,7 +31,7 @@ impl Work {
 
     fn new_in(checked: &Checked<'_>, memory: &Memory) -> Result<Self> {
         Ok(match checked.mode {
-            Mode::TopK => {
+            Mode::TopK if TOP_K => {
                 Work::TopK(head_topk::Work::new_in(memory, &checked.options, checked.dim_k, checked.rows_kv)?)
             }
             _ => {
@@ -61,11 +62,12 @@ fn run_part(
     let o = &checked.options;
     let mut stats = AttentionStats::new(checked.mode, checked.reason);
     match work {
-        Work::TopK(work) => {
+        Work::TopK(work) if TOP_K => {
             for piece in (ith..pieces(checked)).step_by(nth) {
                 work.run(problem, checked, piece / checked.heads_kv, piece % checked.heads_kv, &mut stats)?;
             }
         }
+        Work::TopK(_) => {}
         Work::Exact(work) => {
             let start = clock::now();
             let dense = Dense {
@@ -78,7 +80,7 @@ fn run_part(
                 out: &problem.out,
                 lse: problem.lse.as_ref(),
                 masking: &checked.masking,
-                certificate: o.certificate.then(|| {
+                certificate: (CERTIFICATES && o.certificate).then(|| {
                     // Keys of the shared mode have unit norm.
                     let key = if o.shared_qk { 1.0 } else { longest(&problem.k) };
                     checked.certificate(problem, [key, longest(&problem.v)])
@@ -105,7 +107,7 @@ pub fn required(problem: &Problem<'_>) -> Result<Layout> {
     let checked = problem.check()?;
     let mut plan = Plan::new();
     Memory::plan(&mut plan);
-    if checked.mode == Mode::Accelerated {
+    if ACCELERATED && checked.mode == Mode::Accelerated {
         accelerated::plan_call(&checked, &mut plan);
         return plan.finish();
     }
@@ -134,7 +136,7 @@ fn parts(checked: &Checked<'_>) -> usize {
 /// `Budget`.
 pub fn attention(problem: &Problem<'_>, work: &Memory) -> Result<AttentionStats> {
     let checked = problem.check()?;
-    if checked.mode == Mode::Accelerated {
+    if ACCELERATED && checked.mode == Mode::Accelerated {
         return accelerated::call(problem, &checked, work, None, None);
     }
     let parts = parts(&checked);

@@ -5,6 +5,7 @@ use super::exact::{self, Head, ROW_BLOCK, Work};
 use super::few::{self, FEW, MOST};
 use super::mask::Masking;
 use super::problem::AttentionStats;
+use crate::features::CERTIFICATES;
 use crate::mem::{Rows, Tensor, TensorMut};
 use crate::simd::Isa;
 
@@ -50,7 +51,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
             let lse = lse.as_mut().and_then(|r| r.as_slice());
             let pairs = exact::attend(self.isa, &self.head(batch, head), begin, n, &mut out, lse, work);
             stats.add_exact(pairs);
-            if let Some(certificate) = &self.certificate {
+            if CERTIFICATES && let Some(certificate) = &self.certificate {
                 certificate.exact(&self.q, self.out, [batch, head], begin, n, stats);
             }
         }
@@ -68,7 +69,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
             let head = self.head(kv / self.heads_kv, kv % self.heads_kv * group + begin);
             let pairs = few::attend_group(self.isa, &head, end - begin, &self.q, self.out, self.lse, work);
             stats.add_exact(pairs);
-            if let Some(certificate) = &self.certificate {
+            if CERTIFICATES && let Some(certificate) = &self.certificate {
                 for h in 0..end - begin {
                     certificate.exact(&self.q, self.out, [head.batch, head.head + h], 0, rows, stats);
                 }

@@ -10,7 +10,8 @@ use super::fixed::FixedWork;
 use super::mask::{Masking, Visible};
 use super::panel::{Ahead, Panel, SELF, add_bias, factor};
 use crate::error::Result;
-use crate::mem::{Buf, Dtype, Memory, Plan, Rows, RowsMut};
+use crate::features::PANELS;
+use crate::mem::{Buf, Dtype, Maker, Memory, Plan, Rows, RowsMut};
 use crate::simd::tile::{self, KEYS, PANEL, ROWS, Span};
 use crate::simd::{self, Isa, Simd, Task, rows};
 
@@ -62,7 +63,7 @@ impl Sizes {
         let block = (49152 / (dim_k + dim_v).max(1)).clamp(32, 512) & !(KEYS - 1);
         // Rows a multiple of a page apart would fall on the same few cache lines.
         let pad = |n: usize| if n.is_multiple_of(1024) { n + 16 } else { n };
-        let rows = if rows > FEW { ROW_BLOCK } else { MOST };
+        let rows = if PANELS && rows > FEW { ROW_BLOCK } else { MOST };
         Sizes { rows, block, key_stride: pad(dim_k), value_stride: pad(dim_v.next_multiple_of(16)), dim_k }
     }
 
@@ -126,19 +127,21 @@ impl Work {
     pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, rows: usize) -> Result<Work> {
         let sizes = Sizes::new(dim_k, dim_v, rows);
         let [q, k, v, scores, sums, state, row] = sizes.lens();
-        Ok(Work {
+        let mut m = Maker::new(memory);
+        let work = Work {
             sizes,
-            q: Buf::filled(memory, q, 0.0)?,
-            k: Buf::filled(memory, k, 0.0)?,
-            v: Buf::filled(memory, v, 0.0)?,
-            scores: Buf::filled(memory, scores, 0.0)?,
-            sums: Buf::filled(memory, sums, 0.0)?,
-            state: Buf::filled(memory, state, 0.0)?,
-            row: Buf::filled(memory, row, 0.0)?,
+            q: m.filled(q, 0.0),
+            k: m.filled(k, 0.0),
+            v: m.filled(v, 0.0),
+            scores: m.filled(scores, 0.0),
+            sums: m.filled(sums, 0.0),
+            state: m.filled(state, 0.0),
+            row: m.filled(row, 0.0),
             fixed: None,
-            seen: Buf::filled(memory, sizes.rows, Visible { sinks: 0, begin: 0, end: 0 })?,
-            spans: Buf::filled(memory, sizes.rows, Span::default())?,
-        })
+            seen: m.filled(sizes.rows, Visible { sinks: 0, begin: 0, end: 0 }),
+            spans: m.filled(sizes.rows, Span::default()),
+        };
+        m.finish().map(|()| work)
     }
 
     /// Makes calls of more than four rows multiply queries and keys in 16-bit fixed point.
@@ -262,14 +265,15 @@ fn attend_queries(
     work: &mut Work,
 ) -> u64 {
     assert!(n <= out.rows() && out.cols() == head.v.cols());
-    work.check(head, n);
+    let most = if PANELS { ROW_BLOCK } else { FEW };
+    work.check(head, n.min(most));
     let mut pairs = 0;
     let mut done = 0;
     while done < n {
-        let rows = (n - done).min(ROW_BLOCK);
+        let rows = (n - done).min(most);
         let queries = queries.skip(done);
         pairs += look(head, queries, rows, work);
-        if rows > FEW {
+        if PANELS && rows > FEW {
             work.clear(rows.next_multiple_of(PANEL));
             isa.run(Many { head, queries, rows, out: Some(out), at: done, lse: lse.as_deref_mut(), work });
         } else {
@@ -460,15 +464,13 @@ pub(super) fn look(head: &Head<'_>, queries: Queries<'_>, rows: usize, work: &mu
 fn own_logit<S: Simd>(s: S, head: &Head<'_>, i: usize, row: &mut [f32]) -> f64 {
     head.q.read(i, row);
     let norm = libm::sqrt(row[..head.q.cols()].iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>());
-    let mut x = norm * f64::from(head.scale);
-    if head.softcap > 0.0 {
-        x = f64::from(head.softcap) * libm::tanh(x / f64::from(head.softcap));
-    }
+    let mut x = [norm as f32];
+    simd::logits(s, &mut x, head.scale, head.softcap);
     let mut b = [0.0];
     if let Some(bias) = head.masking.bias(head.batch, head.head) {
         add_bias(s, &bias, i, i, &mut b, 1);
     }
-    x + f64::from(b[0])
+    f64::from(x[0]) + f64::from(b[0])
 }
 
 /// Sets `spans[r]` to the keys of block `begin..end` that row r sees (their hull, relative to `begin`); returns the hull

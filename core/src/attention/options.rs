@@ -1,6 +1,7 @@
 //! What a caller asks for: modes, softmax shape, limits, knobs of the search.
 
 use crate::error::{Error, Result, Status};
+use crate::features::{self, ACCELERATED, CERTIFICATES, PANELS, TOP_K};
 use crate::simd::Isa;
 
 /// How attention is computed.
@@ -96,7 +97,7 @@ impl Default for AttentionOptions {
 impl AttentionOptions {
     /// Whether an exact call of `rows` rows multiplies in fixed point.
     pub(super) fn uses_fixed_scores(&self, rows: usize) -> bool {
-        self.fixed_scores && rows > super::few::FEW && self.isa.unwrap_or_else(Isa::best).dot16()
+        PANELS && self.fixed_scores && rows > super::few::FEW && self.isa.unwrap_or_else(Isa::best).dot16()
     }
 
     /// Checks the ranges and replaces every 0 by its default, for heads of `dim_k` and `rows_kv` keys.
@@ -115,7 +116,14 @@ impl AttentionOptions {
             }
         }
         let unsupported = |field, reason| Err(Error::new(Status::Unsupported, field, reason));
+        features::need(
+            ACCELERATED || self.mode != Mode::Accelerated,
+            "mode",
+            "this build has no accelerated attention",
+        )?;
+        features::need(TOP_K || self.mode != Mode::TopK, "mode", "this build has no top-k attention")?;
         self.certificate |= self.verified;
+        features::need(CERTIFICATES || !self.certificate, "flags", "this build has no certificates")?;
         if self.certificate && self.mode == Mode::TopK {
             return unsupported(
                 "flags",

@@ -3,6 +3,7 @@
 use super::certificate::Certificate;
 use super::{AttentionOptions, Mask, Masking, Mode, accelerated};
 use crate::error::{Error, Result, Status};
+use crate::features::ACCELERATED;
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};
 
 /// One attention call: out = softmax(scale q k^T + mask) v per head; query head h uses KV head `h / (heads_q / heads_kv)`.
@@ -273,7 +274,9 @@ impl<'a> Problem<'a> {
         let (mode, reason) = match self.options.mode {
             Mode::TopK if options.top_k >= rows_kv => (Mode::Exact, Reason::Short),
             Mode::TopK => (Mode::TopK, Reason::Requested),
-            Mode::Auto if options.shared_qk || rows_kv > accelerated::MOST_KEYS => (Mode::Exact, Reason::OnlyWay),
+            Mode::Auto if !ACCELERATED || options.shared_qk || rows_kv > accelerated::MOST_KEYS => {
+                (Mode::Exact, Reason::OnlyWay)
+            }
             Mode::Auto if rows_kv < DENSE_BELOW || rows_q * (heads_q / heads_kv) < ROWS_BELOW => {
                 (Mode::Exact, Reason::Short)
             }

@@ -12,6 +12,7 @@ use super::{AttentionOptions, Mask, Masking, Mode, Reason, clock, exact};
 use crate::cells::SEGMENT;
 use crate::dci::Scratch;
 use crate::error::{Error, Result, Status};
+use crate::features::{self, ACCELERATED, CERTIFICATES, HALF, TOP_K};
 use crate::mem::{Dtype, Memory, MemoryReport, Objects, Plan, Tensor, TensorMut};
 use crate::simd::Isa;
 
@@ -40,7 +41,7 @@ pub struct SessionOptions {
 impl SessionOptions {
     /// Whether the heads keep an index.
     pub(super) fn has_index(&self) -> bool {
-        self.attention.mode == Mode::TopK
+        TOP_K && self.attention.mode == Mode::TopK
     }
 
     /// Tokens from which on something else than exact attention may run.
@@ -53,7 +54,9 @@ impl SessionOptions {
 
     /// Whether the heads keep cells: where there may once be a complete segment to use.
     pub(super) fn has_cells(&self) -> bool {
-        matches!(self.attention.mode, Mode::Accelerated | Mode::Auto) && self.capacity >= self.least().max(SEGMENT)
+        ACCELERATED
+            && matches!(self.attention.mode, Mode::Accelerated | Mode::Auto)
+            && self.capacity >= self.least().max(SEGMENT)
     }
 
     /// Type of the cells' means: that of keys and values, but f32 under certificates, whose bounds need them exact.
@@ -92,6 +95,7 @@ impl SessionOptions {
         if self.attention.num_threads > 1 {
             return Err(Error::new(Status::Unsupported, "num_threads", "sessions are partitioned by the caller"));
         }
+        features::need(HALF || self.kv_dtype == Dtype::F32, "kv_dtype", "this build stores f32 only")?;
         let mode = self.attention.mode;
         let top_k = self.attention.top_k;
         self.attention = self.attention.resolve(self.dim_k, self.capacity)?;
@@ -274,6 +278,7 @@ impl Session {
         match o.attention.mode {
             Mode::TopK if short || self.top_k() >= self.len => (Mode::Exact, Reason::Short),
             Mode::TopK => (Mode::TopK, Reason::Requested),
+            Mode::Auto if !ACCELERATED => (Mode::Exact, Reason::OnlyWay),
             Mode::Accelerated | Mode::Auto if short || !o.has_cells() => (Mode::Exact, Reason::Short),
             Mode::Accelerated => (Mode::Accelerated, Reason::Requested),
             Mode::Auto if !masking.any_sees(0, rows, pays) => (Mode::Exact, Reason::Short),
@@ -387,7 +392,7 @@ impl Session {
         }
         let mut stats = AttentionStats::new(mode, reason);
         let start = clock::now();
-        if mode == Mode::Accelerated {
+        if ACCELERATED && mode == Mode::Accelerated {
             self.accelerate(q, &masking, out, lse, work, [ith, nth], &mut stats)?;
             stats.attend_seconds = clock::since(start);
             return Ok(stats);
@@ -396,7 +401,7 @@ impl Session {
         if a.uses_fixed_scores(rows) {
             exact_work = exact_work.with_fixed_scores(work)?;
         }
-        if let Some(index) = self.heads[0].index().filter(|_| mode == Mode::TopK) {
+        if let Some(index) = self.heads[0].index().filter(|_| TOP_K && mode == Mode::TopK) {
             let mut scratch = Scratch::new_in(index, work)?;
             for piece in (ith..most_pieces(q.shape())).step_by(nth) {
                 self.retrieve(&q, &masking, out, lse, &mut scratch, piece, &mut stats);
@@ -472,7 +477,8 @@ impl Session {
         let longest =
             self.heads.iter().map(HeadCache::longest).fold([0.0f32; 2], |a, b| [a[0].max(b[0]), a[1].max(b[1])]);
         let numbers = [a.scale, a.softcap, a.tolerance];
-        a.certificate.then(|| Certificate::new(None, masking, longest, self.len, numbers, out.dtype()))
+        (CERTIFICATES && a.certificate)
+            .then(|| Certificate::new(None, masking, longest, self.len, numbers, out.dtype()))
     }
 
     /// One part in accelerated mode.

@@ -5,8 +5,8 @@ use super::index::NO_ID;
 use super::lists::{Allowed, Entry};
 use super::params::Metric;
 use super::{Index, Neighbor};
-use crate::error::Result;
-use crate::mem::{Buf, Memory, Plan, Rows};
+use crate::features::CELLS;
+use crate::mem::{Buf, Maker, Plan, Rows};
 use crate::project::Lift;
 use crate::simd::codes::{Catch, Pack, Rerank, SIEVE, Sieve};
 use crate::simd::tile::{KEYS, PANEL};
@@ -45,6 +45,9 @@ pub(super) struct BatchShape {
 impl BatchShape {
     /// For keys of `dim` elements in `slots` slots; `rows` is the most that a panel is multiplied with beside keys.
     pub fn new(dim: usize, slots: usize, rows: usize) -> BatchShape {
+        if !CELLS {
+            return BatchShape { chunk: 0, dim, product: 0, entries: 0 };
+        }
         let panels = (ELEMENTS / (dim * PANEL)).min(slots / 128).clamp(1, PANELS);
         BatchShape {
             chunk: panels * PANEL,
@@ -63,15 +66,15 @@ impl BatchShape {
         Buf::<f32>::plan(plan, self.chunk);
     }
 
-    pub fn make(&self, memory: &Memory) -> Result<Batch> {
-        Ok(Batch {
-            rows: Buf::filled(memory, self.chunk * self.dim, 0.0)?,
-            panels: Buf::filled(memory, self.chunk * self.dim, 0.0)?,
-            product: Buf::filled(memory, self.product, 0.0)?,
-            entries: Buf::filled(memory, self.entries, Entry::default())?,
-            len: Buf::filled(memory, self.chunk, 0)?,
-            limit: Buf::filled(memory, self.chunk, 0.0)?,
-        })
+    pub fn make(&self, m: &mut Maker<'_>) -> Batch {
+        Batch {
+            rows: m.filled(self.chunk * self.dim, 0.0),
+            panels: m.filled(self.chunk * self.dim, 0.0),
+            product: m.filled(self.product, 0.0),
+            entries: m.filled(self.entries, Entry::default()),
+            len: m.filled(self.chunk, 0),
+            limit: m.filled(self.chunk, 0.0),
+        }
     }
 }
 

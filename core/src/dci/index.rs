@@ -7,7 +7,7 @@ use crate::error::{Error, Result, Status, reserved};
 use crate::idmap::IdMap;
 use crate::list::{Pool, SkipList};
 use crate::math::hash;
-use crate::mem::{Buf, Memory, MemoryReport, Plan, Rows};
+use crate::mem::{Buf, Maker, Memory, MemoryReport, Plan, Rows};
 use crate::project::{Lift, Projector};
 use crate::simd::Isa;
 
@@ -152,27 +152,32 @@ impl Index {
         let isa = o.isa.unwrap_or_else(Isa::best);
         let (lists, n) = (Self::lists_of(&o), o.capacity);
         let projector = Projector::new(memory, lists, o.dim, o.metric.lifted(), o.seed, isa)?;
+        let map = IdMap::with_capacity(memory, n)?;
+        let pool = Pool::with_capacity(memory, Self::entries(&o, n), lists * o.levels)?;
+        let cells = Cells::new(memory, o.dim, Self::celled(&o, n))?;
+        let mut m = Maker::new(memory);
         let mut index = Index {
             isa,
             projector,
             lift: Lift::new(o.max_norm),
-            ids: Buf::with_capacity(memory, n)?,
-            keys: Buf::with_capacity(memory, n.saturating_mul(o.dim))?,
-            norm2: Buf::with_capacity(memory, n)?,
-            proj: Buf::with_capacity(memory, n.saturating_mul(lists))?,
-            height: Buf::with_capacity(memory, n)?,
-            free: Buf::with_capacity(memory, n)?,
-            map: IdMap::with_capacity(memory, n)?,
+            ids: m.room(n),
+            keys: m.room(n.saturating_mul(o.dim)),
+            norm2: m.room(n),
+            proj: m.room(n.saturating_mul(lists)),
+            height: m.room(n),
+            free: m.room(n),
+            map,
             next_id: 0,
-            pool: Pool::with_capacity(memory, Self::entries(&o, n), lists * o.levels)?,
+            pool,
             levels: core::array::from_fn(|_| Level::new(memory)),
-            moves: Buf::with_capacity(memory, n)?,
-            dists: Buf::with_capacity(memory, Self::parents_room(&o, n))?,
-            cells: Cells::new(memory, o.dim, Self::celled(&o, n))?,
+            moves: m.room(n),
+            dists: m.room(Self::parents_room(&o, n)),
+            cells,
             capacity: n,
             memory: memory.clone(),
             options: o,
         };
+        m.finish()?;
         for level in 0..o.levels {
             let l = &mut index.levels[level];
             l.lists.reserve(lists)?;

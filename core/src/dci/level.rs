@@ -18,7 +18,7 @@ pub(super) const ROOT: u32 = u32::MAX - 1;
 /// Keys to make room for at level `level` when the index has room for `capacity`: the mean of the promotion and eight
 /// standard deviations. Keys beyond that are not promoted as high.
 pub(super) fn room(capacity: usize, promotion: f32, level: usize) -> usize {
-    let mean = capacity as f64 * libm::pow(f64::from(promotion), level as f64);
+    let mean = (0..level).fold(capacity as f64, |n, _| n * f64::from(promotion));
     let most = mean + 8.0 * libm::sqrt(mean) + 16.0;
     if level == 0 { capacity } else { capacity.min(most as usize) }
 }

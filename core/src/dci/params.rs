@@ -1,6 +1,7 @@
 //! Options of an index and of a query, their defaults and their checks.
 
 use crate::error::{Error, Result, Status};
+use crate::features::{self, CELLS};
 use crate::simd::Isa;
 
 /// What "near" means.
@@ -56,7 +57,7 @@ impl Engine {
 
     /// Whether an index made for this keeps cells.
     pub(super) fn cells(self) -> bool {
-        matches!(self, Engine::Auto | Engine::Cells)
+        CELLS && matches!(self, Engine::Auto | Engine::Cells)
     }
 }
 
@@ -154,6 +155,7 @@ impl IndexOptions {
         if self.directions == Directions::Fitted {
             return Err(Error::new(Status::Unsupported, "directions", "fitted directions are not in this version"));
         }
+        features::need(CELLS || self.engine != Engine::Cells, "engine", "this build keeps no cells")?;
         if let Some(isa) = self.isa.filter(|i| !i.available()) {
             return Err(Error::new(Status::Unsupported, "isa", isa.name()));
         }
@@ -164,10 +166,24 @@ impl IndexOptions {
         if self.promotion == 0.0 {
             self.promotion = match self.capacity {
                 0 => 1.0 / 16.0,
-                n => libm::powf(n as f32, -1.0 / self.levels as f32).clamp(1e-6, 0.5),
+                n => inverse_root(n as f64, self.levels).clamp(1e-6, 0.5),
             };
         }
         Ok(self)
+    }
+}
+
+/// `x` to the power of `-1 / n`, for `x >= 1`: Newton's method from above, where it cannot overshoot.
+fn inverse_root(x: f64, n: usize) -> f32 {
+    let power = |y: f64| (1..n).fold(1.0, |p, _| p * y);
+    let mut y = x;
+    loop {
+        let p = power(y);
+        let next = y - (y * p - x) / (n as f64 * p);
+        if next >= y {
+            return (1.0 / y) as f32;
+        }
+        y = next;
     }
 }
 

@@ -9,6 +9,7 @@ use super::params::{Engine, MAX_NORM, Metric, Neighbor, QueryOptions};
 use super::scratch::{ASKED, Budget, NEIGHBOURS, Scratch};
 use super::search::Place;
 use crate::error::{Error, Result, Status, reserved};
+use crate::features::CELLS;
 use crate::mem::Rows;
 use crate::project::Lift;
 use crate::queue::TopK;
@@ -128,7 +129,7 @@ impl Index {
             }
             Engine::Cells => Ok(Way::Cells),
             Engine::Auto if !kept.lists() => Ok(Way::Cells),
-            Engine::Auto if self.cells.active() && !options.budgeted() => Ok(Way::Cells),
+            Engine::Auto if CELLS && self.cells.active() && !options.budgeted() => Ok(Way::Cells),
             Engine::Auto => Ok(Way::Walk),
         }
     }
@@ -173,7 +174,7 @@ impl Index {
         let allowed = o.allowed();
         let admitted = if allowed.all() { live } else { self.ids().filter(|&id| allowed.admits(id)).count() };
         let mut effort = Effort::EXACT;
-        if way == Way::Cells && self.cells.active() && admitted > 0 {
+        if CELLS && way == Way::Cells && self.cells.active() && admitted > 0 {
             effort = self.effort(scratch, queries, options, &o);
             // Few answers in sight: the cells that hold them are as many times farther.
             let times = live as f32 / admitted as f32;
@@ -183,7 +184,7 @@ impl Index {
             }
         }
         // A few queries, or few keys in sight, are faster one by one: tiles would be empty.
-        if effort == Effort::EXACT && (n < FEW || admitted < live / 4) {
+        if !CELLS || effort == Effort::EXACT && (n < FEW || admitted < live / 4) {
             for row in 0..n {
                 self.read_query(queries, row, &mut scratch.query);
                 self.search_exact(scratch, &o);

@@ -7,7 +7,7 @@ use super::level::room;
 use super::params::{Engine, IndexOptions, Neighbor, QueryOptions};
 use crate::error::{Error, Result, Status};
 use crate::list::Cursor;
-use crate::mem::{Buf, Memory, Plan};
+use crate::mem::{Buf, Maker, Memory, Plan};
 use crate::queue::{Frontier, TopK};
 use crate::seen::Seen;
 
@@ -136,29 +136,31 @@ impl Scratch {
     /// `NoMemory`, `Budget`.
     pub fn new_in(index: &Index, memory: &Memory) -> Result<Scratch> {
         let s = Shape::new(index.options(), index.capacity());
-        Ok(Scratch {
+        let mut m = Maker::new(memory);
+        let scratch = Scratch {
             slots: s.slots,
             lists: s.lists,
-            query: Buf::filled(memory, s.dim, 0.0)?,
-            proj: Buf::filled(memory, s.lists, 0.0)?,
-            view: Buf::with_capacity(memory, s.cells)?,
-            frontier: Frontier::with_capacity(memory, s.cursors)?,
-            cursors: Buf::with_capacity(memory, s.cursors)?,
-            hits: Seen::with_capacity(memory, s.slots)?,
-            picked: Seen::with_capacity(memory, s.slots)?,
-            entries: Buf::with_capacity(memory, s.entries)?,
-            found: Buf::with_capacity(memory, s.slots)?,
-            scores: Buf::with_capacity(memory, s.slots)?,
-            top: TopK::with_capacity(memory, s.slots)?,
-            chosen: Buf::with_capacity(memory, s.slots)?,
-            batch: s.batch.make(memory)?,
-            probing: Probing::new(memory, &s.celled, s.batch.chunk)?,
+            query: m.filled(s.dim, 0.0),
+            proj: m.filled(s.lists, 0.0),
+            view: m.room(s.cells),
+            frontier: Frontier::made(&mut m, s.cursors),
+            cursors: m.room(s.cursors),
+            hits: Seen::made(&mut m, s.slots),
+            picked: Seen::made(&mut m, s.slots),
+            entries: m.room(s.entries),
+            found: m.room(s.slots),
+            scores: m.room(s.slots),
+            top: TopK::made(&mut m, s.slots),
+            chosen: m.room(s.slots),
+            batch: s.batch.make(&mut m),
+            probing: Probing::new(&mut m, &s.celled, s.batch.chunk),
             sample: Sample {
-                truth: Buf::filled(memory, s.sample, Neighbor::default())?,
-                found: Buf::filled(memory, s.sample, Found::default())?,
-                codes: Buf::filled(memory, s.sample, 0)?,
+                truth: m.filled(s.sample, Neighbor::default()),
+                found: m.filled(s.sample, Found::default()),
+                codes: m.filled(s.sample, 0),
             },
-        })
+        };
+        m.finish().map(|()| scratch)
     }
 
     /// Whether this scratch fits the index as it is now.

@@ -144,6 +144,11 @@ impl Index {
         })
     }
 
+    /// Brings the entry that is visited at place `n` there, earlier ones before it.
+    fn select(&self, composite: usize, entries: &mut [Entry], n: usize) -> Entry {
+        *entries.select_nth_unstable_by(n, |a, b| self.visit_order(composite, a, b)).1
+    }
+
     /// The twin of [`walk`](Index::walk) without lists: the same candidates in the same order.
     fn scan(&self, scratch: &mut Scratch, place: Place<'_>, budget: &Budget) {
         let m = self.options.num_simple;
@@ -161,8 +166,7 @@ impl Index {
                 }
             });
             if budget.visit < scratch.entries.len() {
-                let order = |a: &Entry, b: &Entry| self.visit_order(place.composite, a, b);
-                last = Some(*scratch.entries.select_nth_unstable_by(budget.visit - 1, order).1);
+                last = Some(self.select(place.composite, &mut scratch.entries, budget.visit - 1));
             }
             scratch.entries.clear();
         }
@@ -182,8 +186,7 @@ impl Index {
         });
         let keep = budget.retrieve.min(scratch.entries.len());
         if keep < scratch.entries.len() {
-            let order = |a: &Entry, b: &Entry| self.visit_order(place.composite, a, b);
-            scratch.entries.select_nth_unstable_by(keep, order);
+            self.select(place.composite, &mut scratch.entries, keep);
             scratch.entries.truncate(keep);
         }
         if budget.engine == Engine::Scan {

@@ -11,6 +11,7 @@ mod rows;
 mod tensor;
 
 pub use buf::Buf;
+pub(crate) use buf::Maker;
 pub use objects::Objects;
 pub use plan::{Layout, Plan};
 pub use rows::{Dtype, Rows, RowsMut};

@@ -1,6 +1,7 @@
 //! Strided rows over memory of the caller: checked once, then infallible.
 
 use crate::error::{Error, Result, Status};
+use crate::features::{self, HALF};
 use core::marker::PhantomData;
 use half::{bf16, f16};
 
@@ -23,6 +24,19 @@ impl Dtype {
             Dtype::F16 | Dtype::Bf16 => 2,
         }
     }
+
+    /// The type, which is f32 in builds without others: lets the compiler drop what is for those.
+    pub(crate) const fn used(self) -> Dtype {
+        if HALF { self } else { Dtype::F32 }
+    }
+
+    /// Refuses types that this build does not have: no view of such elements comes to be.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub(crate) fn check(self, field: &'static str) -> Result<()> {
+        features::need(HALF || self == Dtype::F32, field, "this build has no 16-bit elements")
+    }
 }
 
 /// Checks a matrix description: row length, stride and address range. `field` names it in errors.
@@ -34,6 +48,7 @@ pub(super) fn check(
     stride: usize,
     field: &'static str,
 ) -> Result<()> {
+    dtype.check(field)?;
     let size = dtype.size();
     if !addr.is_multiple_of(size) {
         return Err(Error::new(Status::Alignment, field, "data is not aligned for its element type"));
@@ -90,6 +105,7 @@ impl<'a> Rows<'a> {
     }
 
     fn packed(data: *const u8, len: usize, cols: usize, dtype: Dtype) -> Result<Self> {
+        dtype.check("rows")?;
         if cols == 0 || !len.is_multiple_of(cols) {
             return Err(Error::new(Status::Shape, "rows", "length is not a multiple of the row size").value(len as u64));
         }
@@ -142,7 +158,7 @@ impl<'a> Rows<'a> {
 
     /// Element type.
     pub fn dtype(&self) -> Dtype {
-        self.dtype
+        self.dtype.used()
     }
 
     /// Address of row 0, for kernels that walk the rows themselves.
@@ -173,10 +189,10 @@ impl<'a> Rows<'a> {
         let p = self.row_ptr(i);
         // A view without columns may have no address.
         if self.cols == 0 {
-            return (self.dtype == Dtype::F32).then_some(&[]);
+            return (self.dtype() == Dtype::F32).then_some(&[]);
         }
         // SAFETY: the row is in range, aligned, and borrowed for 'a.
-        (self.dtype == Dtype::F32).then(|| unsafe { core::slice::from_raw_parts(p.cast(), self.cols) })
+        (self.dtype() == Dtype::F32).then(|| unsafe { core::slice::from_raw_parts(p.cast(), self.cols) })
     }
 
     /// Row `i` in place as raw bits, if the elements are 16-bit.
@@ -187,10 +203,10 @@ impl<'a> Rows<'a> {
         let p = self.row_ptr(i);
         // A view without columns may have no address.
         if self.cols == 0 {
-            return (self.dtype != Dtype::F32).then_some(&[]);
+            return (self.dtype() != Dtype::F32).then_some(&[]);
         }
         // SAFETY: the row is in range, aligned, and borrowed for 'a.
-        (self.dtype != Dtype::F32).then(|| unsafe { core::slice::from_raw_parts(p.cast(), self.cols) })
+        (self.dtype() != Dtype::F32).then(|| unsafe { core::slice::from_raw_parts(p.cast(), self.cols) })
     }
 
     /// Row `i` converted to f32 into `out[..cols]`.
@@ -211,7 +227,7 @@ impl<'a> Rows<'a> {
         } else if let Some(row) = self.row_bits(i) {
             let row = &row[begin..][..out.len()];
             let pairs = out.iter_mut().zip(row);
-            match self.dtype {
+            match self.dtype() {
                 Dtype::F16 => pairs.for_each(|(o, &b)| *o = f16::from_bits(b).to_f32()),
                 _ => pairs.for_each(|(o, &b)| *o = bf16::from_bits(b).to_f32()),
             }
@@ -221,7 +237,7 @@ impl<'a> Rows<'a> {
     /// First row holding a NaN or infinity.
     pub fn first_not_finite(&self) -> Option<usize> {
         // Exponent all ones: the same test for the three formats, on bits, so that it vectorises.
-        let mask16 = if self.dtype == Dtype::F16 { 0x7c00 } else { 0x7f80 };
+        let mask16 = if self.dtype() == Dtype::F16 { 0x7c00 } else { 0x7f80 };
         (0..self.rows).find(|&i| match (self.row_f32(i), self.row_bits(i)) {
             (Some(row), _) => row.iter().fold(false, |bad, x| bad | (x.to_bits() & 0x7f80_0000 == 0x7f80_0000)),
             (_, Some(bits)) => bits.iter().fold(false, |bad, &b| bad | (b & mask16 == mask16)),
@@ -239,7 +255,7 @@ impl<'a> Rows<'a> {
             (Some(row), _) => f32::from_bits(row.iter().fold(0, |m, x| m.max(x.to_bits() & 0x7fff_ffff))),
             (_, Some(bits)) => {
                 let top = bits.iter().fold(0, |m, &b| m.max(b & 0x7fff));
-                if self.dtype == Dtype::F16 { f16::from_bits(top).to_f32() } else { bf16::from_bits(top).to_f32() }
+                if self.dtype() == Dtype::F16 { f16::from_bits(top).to_f32() } else { bf16::from_bits(top).to_f32() }
             }
             _ => 0.0,
         }
@@ -306,6 +322,10 @@ impl<'a> RowsMut<'a> {
         self.cols
     }
 
+    fn dtype(&self) -> Dtype {
+        self.dtype.used()
+    }
+
     /// The rows as they are.
     pub fn view(&self) -> Rows<'_> {
         let RowsMut { data, rows, cols, stride, dtype, .. } = *self;
@@ -325,15 +345,15 @@ impl<'a> RowsMut<'a> {
         let p = self.row_ptr(i);
         // A view without columns may have no address.
         if self.cols == 0 {
-            return (self.dtype == Dtype::F32).then_some(&mut []);
+            return (self.dtype() == Dtype::F32).then_some(&mut []);
         }
         // SAFETY: in range, aligned, exclusively borrowed.
-        (self.dtype == Dtype::F32).then(|| unsafe { core::slice::from_raw_parts_mut(p.cast(), self.cols) })
+        (self.dtype() == Dtype::F32).then(|| unsafe { core::slice::from_raw_parts_mut(p.cast(), self.cols) })
     }
 
     /// All rows as one slice, if they are packed f32.
     pub fn as_slice(&mut self) -> Option<&mut [f32]> {
-        if self.dtype != Dtype::F32 || (self.rows > 1 && self.stride != self.cols * 4) {
+        if self.dtype() != Dtype::F32 || (self.rows > 1 && self.stride != self.cols * 4) {
             return None;
         }
         if self.rows == 0 || self.cols == 0 {
@@ -358,7 +378,7 @@ impl<'a> RowsMut<'a> {
     /// If they are not all there.
     pub fn write_part(&mut self, i: usize, begin: usize, part: &[f32]) {
         let p = self.row_ptr(i);
-        let (cols, dtype) = (self.cols, self.dtype);
+        let (cols, dtype) = (self.cols, self.dtype());
         if let Some(row) = self.row_f32(i) {
             return row[begin..][..part.len()].copy_from_slice(part);
         }

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::math::{float_of, image_of};
-use crate::mem::{Buf, Memory, Plan};
+use crate::mem::{Buf, Maker, Memory, Plan};
 
 /// A candidate of the frontier.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,7 +52,14 @@ impl Frontier {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn with_capacity(memory: &Memory, cap: usize) -> Result<Frontier> {
-        Ok(Frontier { heap: Buf::with_capacity(memory, cap)? })
+        let mut maker = Maker::new(memory);
+        let made = Frontier::made(&mut maker, cap);
+        maker.finish().map(|()| made)
+    }
+
+    /// The same as part of a larger object.
+    pub(crate) fn made(m: &mut Maker<'_>, cap: usize) -> Frontier {
+        Frontier { heap: m.room(cap) }
     }
 
     /// Makes room for `cap` candidates. O(cap); may allocate.

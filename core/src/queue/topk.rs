@@ -1,7 +1,7 @@
 //! The k best of a stream, in a heap whose root is the worst of them.
 
 use crate::error::{Error, Result, Status};
-use crate::mem::{Buf, Memory, Plan};
+use crate::mem::{Buf, Maker, Memory, Plan};
 use core::cmp::Ordering;
 
 /// A scored entry.
@@ -49,7 +49,14 @@ impl TopK {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn with_capacity(memory: &Memory, cap: usize) -> Result<TopK> {
-        Ok(TopK { heap: Buf::with_capacity(memory, cap)?, k: cap, sorted: false })
+        let mut maker = Maker::new(memory);
+        let made = TopK::made(&mut maker, cap);
+        maker.finish().map(|()| made)
+    }
+
+    /// The same as part of a larger object.
+    pub(crate) fn made(m: &mut Maker<'_>, cap: usize) -> TopK {
+        TopK { heap: m.room(cap), k: cap, sorted: false }
     }
 
     /// Makes room for `k = cap`. O(cap); may allocate.

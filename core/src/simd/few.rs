@@ -4,6 +4,7 @@
 //! it shares a tile with: one accumulator per row and key, or per row and column, and sums in a fixed order.
 
 use super::element::{Bf16, Element, F16, F32};
+use super::one_by_one;
 use super::vector::Simd;
 use crate::mem::{Dtype, Rows};
 
@@ -64,7 +65,7 @@ unsafe fn dots_of<E: Element, S: Simd>(
         unsafe {
             while r < rows {
                 let (x, y) = (q.add(r * dim), out.add(r * stride + j));
-                let left = rows - r;
+                let left = if one_by_one::<S>() { 1 } else { rows - r };
                 if S::WIDE && left >= 4 {
                     tile::<E, S, 4, 4>(s, [a, b, c, d], x, dim, y, stride, far);
                     tile::<E, S, 4, 4>(s, [e, f, g, h], x, dim, y.add(4), stride, far);
@@ -228,7 +229,7 @@ unsafe fn accumulate_of<E: Element, S: Simd>(
 ) {
     let mut r = 0;
     while r < rows {
-        let left = rows - r;
+        let left = if one_by_one::<S>() { 1 } else { rows - r };
         let part = Columns {
             values: values.as_ptr().cast::<E::T>(),
             pitch: values.stride() / values.dtype().size(),
@@ -257,7 +258,11 @@ unsafe fn accumulate_of<E: Element, S: Simd>(
                 }
                 r += 2;
             } else {
-                part.run::<E, S, 1, 8>(s);
+                if one_by_one::<S>() {
+                    part.run::<E, S, 1, 4>(s);
+                } else {
+                    part.run::<E, S, 1, 8>(s);
+                }
                 r += 1;
             }
         }

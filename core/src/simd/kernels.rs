@@ -5,6 +5,7 @@
 
 use super::element::{Element, F32};
 use super::math;
+use super::one_by_one;
 use super::vector::Simd;
 
 /// Accumulators per row: enough to hide the latency of a fused multiply-add for a row taken alone.
@@ -118,7 +119,7 @@ pub(super) unsafe fn strided<E: Element, S: Simd>(
             i += 4;
         }
     }
-    while i + 2 <= out.len() {
+    while !one_by_one::<S>() && i + 2 <= out.len() {
         // SAFETY: i + 1 < out.len().
         let x = unsafe {
             let p = p.add(i * stride);
@@ -127,9 +128,10 @@ pub(super) unsafe fn strided<E: Element, S: Simd>(
         out[i..i + 2].copy_from_slice(&x);
         i += 2;
     }
-    if i < out.len() {
+    while i < out.len() {
         // SAFETY: i < out.len().
         out[i] = unsafe { rows_with::<E, S, 1, false>(s, [p.add(i * stride)], q, dim)[0] };
+        i += 1;
     }
 }
 
@@ -172,7 +174,7 @@ fn gathered<S: Simd, const DIST: bool>(s: S, rows: &[f32], stride: usize, at: &[
             i += 4;
         }
     }
-    while i + 2 <= at.len() {
+    while !one_by_one::<S>() && i + 2 <= at.len() {
         // SAFETY: as above.
         let x = unsafe {
             let rows = [p.add(at[i] as usize * stride), p.add(at[i + 1] as usize * stride)];
@@ -181,9 +183,10 @@ fn gathered<S: Simd, const DIST: bool>(s: S, rows: &[f32], stride: usize, at: &[
         out[i..i + 2].copy_from_slice(&x);
         i += 2;
     }
-    if i < at.len() {
+    while i < at.len() {
         // SAFETY: as above.
         out[i] = unsafe { rows_with::<F32, S, 1, DIST>(s, [p.add(at[i] as usize * stride)], x, dim)[0] };
+        i += 1;
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) use kernels::{exp2_sum, logits, max, norm2};
 pub(crate) use vector::Simd;
 
 use crate::error::{Error, Result, Status};
+use crate::features::PANELS;
 
 /// Instruction sets, from least to most capable per architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,6 +50,7 @@ pub(crate) trait Task {
     /// Result.
     type Out;
     /// Whether it uses [`Simd::dot16`] or [`Simd::dot8`]: only such work is compiled once more for VNNI.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const DOT16: bool = false;
     /// Does the work.
     fn run<S: Simd>(self, s: S) -> Self::Out;
@@ -85,6 +87,11 @@ unsafe fn run_avx512_vnni<T: Task>(task: T) -> T::Out {
 fn run_neon<T: Task>(task: T) -> T::Out {
     // SAFETY: the target has NEON.
     task.run(unsafe { aarch64::neon::Neon::new() })
+}
+
+/// Whether rows are taken one by one, to keep the code small: what a row gets is the same.
+const fn one_by_one<S: Simd>() -> bool {
+    !PANELS && S::LANES == 1
 }
 
 /// One kernel as a task: `dispatch!(isa, |s, a: &'a [f32]| -> f32 { body })`.

@@ -17,6 +17,7 @@ pub(super) use search::{Probing, Ranked};
 
 use super::index::NO_ID;
 use crate::error::Result;
+use crate::features::CELLS;
 use crate::mem::{Buf, Memory, Plan};
 use crate::simd::Isa;
 use crate::simd::codes::{BLOCK, SIEVE, round_key};
@@ -76,7 +77,7 @@ pub(super) struct Shape {
 
 impl Shape {
     pub fn new(dim: usize, capacity: usize) -> Shape {
-        if capacity < LEAST {
+        if !CELLS || capacity < LEAST {
             return Shape { dim, rank: 0, near: 0, cells: 0, sample: 0, positions: 0, capacity: 0 };
         }
         let rank = dim.min(RANK).next_multiple_of(4);
@@ -266,6 +267,10 @@ impl Cells {
     /// Makes room for `capacity` keys; on error the structure is as it was.
     pub fn reserve(&mut self, dim: usize, capacity: usize) -> Result<()> {
         let s = Shape::new(dim, capacity);
+        if !CELLS {
+            self.shape = s;
+            return Ok(());
+        }
         let w = &mut self.work;
         let floats = [
             &mut self.basis,
@@ -315,7 +320,7 @@ impl Cells {
 
     /// Whether queries can use this.
     pub fn active(&self) -> bool {
-        self.active
+        CELLS && self.active
     }
 
     /// Number of cells, the tail not counted.
@@ -335,7 +340,7 @@ impl Cells {
 
     /// Takes the keys of `slots` that were just stored, `live` keys in all.
     pub fn insert(&mut self, keys: Keys<'_>, live: usize, slots: impl ExactSizeIterator<Item = u32>) {
-        if self.shape.rank == 0 || live < LEAST {
+        if !CELLS || self.shape.rank == 0 || live < LEAST {
             return;
         }
         if !self.active || self.tail + slots.len() > tail_for(self.folded) {
@@ -347,7 +352,7 @@ impl Cells {
 
     /// Forgets the key of a slot.
     pub fn remove(&mut self, slot: u32) {
-        if !self.active {
+        if !self.active() {
             return;
         }
         let at = core::mem::replace(&mut self.place[slot as usize], NONE);
@@ -360,9 +365,9 @@ impl Cells {
 
     /// After removals: gathers what is left once most has gone.
     pub fn settle(&mut self, keys: Keys<'_>, live: usize) {
-        if self.active && live < LEAST {
+        if self.active() && live < LEAST {
             self.clear();
-        } else if self.active && self.dead > live + 256 {
+        } else if self.active() && self.dead > live + 256 {
             self.fold(keys);
         }
     }

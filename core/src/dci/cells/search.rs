@@ -5,8 +5,7 @@ use super::effort::{Effort, Found};
 use super::{BLOCK, Cells, Keys, NONE, PANEL, RANK, Shape};
 use crate::dci::batch::Batch;
 use crate::dci::lists::{Allowed, Entry, Lists};
-use crate::error::Result;
-use crate::mem::{Buf, Memory, Plan};
+use crate::mem::{Buf, Maker, Plan};
 use crate::simd::codes::{Blocks, Coded, OFFER, Pack, Scan, Sink, Visit, round_query};
 use crate::simd::tile::KEYS;
 
@@ -46,20 +45,20 @@ impl Probing {
         Buf::<Visit>::plan(plan, rows);
     }
 
-    pub fn new(memory: &Memory, shape: &Shape, chunk: usize) -> Result<Probing> {
+    pub fn new(m: &mut Maker<'_>, shape: &Shape, chunk: usize) -> Probing {
         let (codes, rows, centers, bits) = Self::sizes(shape, chunk);
-        Ok(Probing {
-            codes: Buf::filled(memory, codes, 0)?,
-            unit: Buf::filled(memory, rows, 0.0)?,
-            sum: Buf::filled(memory, rows, 0)?,
-            centers: Buf::filled(memory, centers, 0.0)?,
-            column: Buf::filled(memory, 2 * shape.cells, 0.0)?,
-            first: Buf::filled(memory, bits, 0)?,
-            rest: Buf::filled(memory, bits, 0)?,
-            visits: Buf::filled(memory, rows, Visit::default())?,
+        Probing {
+            codes: m.filled(codes, 0),
+            unit: m.filled(rows, 0.0),
+            sum: m.filled(rows, 0),
+            centers: m.filled(centers, 0.0),
+            column: m.filled(2 * shape.cells, 0.0),
+            first: m.filled(bits, 0),
+            rest: m.filled(bits, 0),
+            visits: m.filled(rows, Visit::default()),
             cells: shape.cells,
             rank: shape.rank,
-        })
+        }
     }
 
     /// A number for every cell.

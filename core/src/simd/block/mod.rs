@@ -11,7 +11,7 @@ mod choose;
 mod gather;
 mod scores;
 mod sift;
-#[cfg(test)]
+#[cfg(all(test, feature = "full"))]
 mod tests;
 mod total;
 mod values;
