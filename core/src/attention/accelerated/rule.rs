@@ -48,7 +48,7 @@ impl Rule {
 
     /// The same with every threshold half, `times` times.
     pub(super) fn tightened(&self, times: usize) -> Rule {
-        let f = libm::powf(0.5, times as f32);
+        let f = 1.0 / (1u32 << times) as f32;
         Rule {
             needle: self.needle * f,
             outstanding: self.outstanding * f,
