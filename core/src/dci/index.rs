@@ -1,8 +1,8 @@
 //! The index: storage, sizes, and the calls that are not queries.
 
-use super::cells::{Cells, Keys};
+use super::cells::{Cells, Keys, LEAST_ASKED};
 use super::level::{Level, MAX_LEVELS, room};
-use super::params::{IndexOptions, MAX_KEYS, MAX_NORM, Metric};
+use super::params::{Directions, IndexOptions, MAX_KEYS, MAX_NORM, Metric};
 use crate::error::{Error, Result, Status, reserved};
 use crate::idmap::IdMap;
 use crate::list::{Pool, SkipList};
@@ -129,7 +129,7 @@ impl Index {
         }
         Buf::<(u64, u32)>::plan(plan, n);
         Buf::<f32>::plan(plan, Self::parents_room(&o, n));
-        Cells::plan(plan, o.dim, Self::celled(&o, n));
+        Cells::plan(plan, o.dim, Self::celled(&o, n), o.directions == Directions::Fitted);
         Ok(())
     }
 
@@ -154,7 +154,7 @@ impl Index {
         let projector = Projector::new(memory, lists, o.dim, o.metric.lifted(), o.seed, isa)?;
         let map = IdMap::with_capacity(memory, n)?;
         let pool = Pool::with_capacity(memory, Self::entries(&o, n), lists * o.levels)?;
-        let cells = Cells::new(memory, o.dim, Self::celled(&o, n))?;
+        let cells = Cells::new(memory, o.dim, Self::celled(&o, n), o.directions == Directions::Fitted)?;
         let mut m = Maker::new(memory);
         let mut index = Index {
             isa,
@@ -271,7 +271,7 @@ impl Index {
     pub(super) fn fold(&mut self) {
         let live = self.len();
         let slots = 0..self.ids.len() as u32;
-        self.cells.clear();
+        self.cells.rest();
         self.cells.insert(keys_of!(self), live, slots);
     }
 
@@ -561,11 +561,55 @@ impl Index {
         self.lift = Lift::new(self.options.max_norm);
     }
 
-    /// Directions fitted to the keys and sample queries.
+    /// Fits the directions of the cells to the keys and to sample queries, and measures on these queries from now on what
+    /// small batches take. `None`, or no rows: the keys alone, as if never called.
+    ///
+    /// Cells that there are are gathered anew, at once; else that happens when there are keys enough. Whether directions
+    /// that queries were taken into account for find for less is measured then, and again when there are four times the
+    /// keys: if not, the keys' own are kept. At most 1,072 queries are kept, spread evenly over the rows. They stay when
+    /// keys come and go, and are saved. O(n dim) beside gathering up to three times.
     ///
     /// # Errors
-    /// `Unsupported`: not in this version.
-    pub fn fit(&mut self, _sample: Option<Rows<'_>>) -> Result<()> {
-        Err(Error::new(Status::Unsupported, "directions", "fitted directions are not in this version"))
+    /// `Unsupported` for an index without cells; `Shape` (columns); `Argument` for fewer than 128 queries and for one of
+    /// zero norm where it has no direction; `NotFinite` and the row; `NoMemory`, `Budget` unless the index was made with
+    /// [`Directions::Fitted`]. Everything is as before then.
+    pub fn fit(&mut self, sample: Option<Rows<'_>>) -> Result<()> {
+        if !self.options.engine.cells() {
+            let reason = "the index was made without cells: lists keep their random directions";
+            return Err(Error::new(Status::Unsupported, "directions", reason));
+        }
+        let Some(rows) = sample.filter(|rows| rows.rows() > 0) else {
+            self.cells.asked_mut().forget();
+            self.cells.refit(keys_of!(self));
+            return Ok(());
+        };
+        let (n, dim) = (rows.rows(), self.dim());
+        if rows.cols() != dim {
+            let e = Error::new(Status::Shape, "sample_queries", "row size is not the index's dim");
+            return Err(e.need(dim, rows.cols()));
+        }
+        if n < LEAST_ASKED {
+            return Err(Error::new(Status::Argument, "sample_queries", "too few").need(LEAST_ASKED, n));
+        }
+        if !self.options.trusted
+            && let Some(row) = rows.first_not_finite()
+        {
+            return Err(Error::new(Status::NotFinite, "sample_queries", "holds NaN or infinity").row(row));
+        }
+        self.cells.reserve_asked()?;
+        for row in 0..n {
+            let query = self.cells.asked_mut().spare(dim);
+            rows.read(row, query);
+            Self::check_query(self.options.metric, query, "sample_queries").map_err(|e| e.row(row))?;
+        }
+        self.options.directions = Directions::Fitted;
+        let cosine = self.options.metric == Metric::Cosine;
+        self.cells.asked_mut().take(rows, |query| {
+            if cosine {
+                unit(query);
+            }
+        });
+        self.cells.refit(keys_of!(self));
+        Ok(())
     }
 }
