@@ -20,7 +20,7 @@ use super::index::NO_ID;
 use super::params::{Directions, Engine, IndexOptions, MAX_KEYS, Metric};
 use crate::bytes::{Reader, Writer};
 use crate::error::{Error, Result, Status};
-use crate::mem::{Dtype, Memory};
+use crate::mem::{Dtype, Memory, Plan, f32s};
 use crate::project::Lift;
 
 const MAGIC: [u8; 8] = *b"ICEIDX\0\0";
@@ -100,6 +100,15 @@ fn read_header(bytes: &[u8]) -> Result<(Header, Reader<'_>)> {
     Ok((Header { options, bound, next_id, keys }, r))
 }
 
+/// The same with the keys in place.
+fn read_view(bytes: &'static [u8]) -> Result<(Header, Reader<'static>, &'static [f32])> {
+    let (header, r) = read_header(bytes)?;
+    let mut body = r;
+    body.skip(header.keys * 8);
+    let keys = body.take(header.keys * header.options.dim * 4).ok_or(damaged("shorter than its header says"))?;
+    Ok((header, r, f32s(keys, "buf")?))
+}
+
 impl Index {
     /// Bytes that [`save`](Index::save) writes.
     pub fn save_len(&self) -> usize {
@@ -155,15 +164,51 @@ impl Index {
     /// # Errors
     /// `Buffer` for damaged, truncated or foreign bytes; as [`Index::new_in`].
     pub fn load(bytes: &[u8], memory: &Memory) -> Result<Index> {
-        let (header, mut r) = read_header(bytes)?;
-        let mut index = Index::new_in(&header.options, memory)?;
+        let (header, r) = read_header(bytes)?;
+        let index = Index::new_in(&header.options, memory)?;
+        index.fill(&header, r)
+    }
+
+    /// As [`peek`](Index::peek), for [`view`](Index::view).
+    ///
+    /// # Errors
+    /// As [`view`](Index::view), memory apart.
+    pub fn peek_view(bytes: &'static [u8]) -> Result<IndexOptions> {
+        read_view(bytes).map(|(header, ..)| header.options)
+    }
+
+    /// Adds every block of an index that [`view`](Index::view) makes to a plan: as [`plan`](Index::plan), without the keys.
+    ///
+    /// # Errors
+    /// As [`IndexOptions::resolve`].
+    pub fn plan_view(options: &IndexOptions, plan: &mut Plan) -> Result<()> {
+        Self::plan_with(options, plan, false)
+    }
+
+    /// As [`load`](Index::load), but the keys stay where they are: they are read from `bytes`, which may be a mapped file
+    /// or read-only memory, and only what finds them is built. The first insertion copies them, unless `memory` is a
+    /// region: then it is refused. Removals write nothing to them.
+    ///
+    /// # Errors
+    /// As [`load`](Index::load); `Alignment` unless `bytes` is aligned to 4; `Unsupported` on a big-endian machine.
+    pub fn view(bytes: &'static [u8], memory: &Memory) -> Result<Index> {
+        let (header, r, keys) = read_view(bytes)?;
+        let index = Index::new_with(&header.options, memory, Some(keys))?;
+        index.fill(&header, r)
+    }
+
+    /// Takes ids and keys, and all that is made of them.
+    fn fill(mut self, header: &Header, mut r: Reader<'_>) -> Result<Index> {
+        let index = &mut self;
         index.lift = Lift::new(header.bound);
         let mut ids = r;
         r.skip(header.keys * 8);
         for _ in 0..header.keys {
             let id = ids.u64().filter(|&id| id != NO_ID).ok_or(damaged("an id is out of range"))?;
             // The length was checked: every key is there.
-            index.restore(id, |key| r.floats(Dtype::F32, key))?;
+            let mut key = r;
+            r.skip(index.options.dim * 4);
+            index.restore(id, |to| key.floats(Dtype::F32, to))?;
         }
         if index.next_id > header.next_id {
             return Err(damaged("an id is out of range"));
@@ -174,7 +219,7 @@ impl Index {
         }
         index.rebuild();
         index.fold();
-        Ok(index)
+        Ok(self)
     }
 
     /// Reads sample queries, as many as the header was checked for.
@@ -187,7 +232,8 @@ impl Index {
             2 => Way::Balanced,
             _ => return Err(damaged("unknown choice of directions")),
         };
-        let decided = usize::try_from(r.u64().ok_or(short)?).map_err(|_| damaged("a number of keys is out of range"))?;
+        let decided =
+            usize::try_from(r.u64().ok_or(short)?).map_err(|_| damaged("a number of keys is out of range"))?;
         let (dim, metric) = (self.options.dim, self.options.metric);
         self.cells.asked_mut().restore(dim, asked, way, decided, |queries| r.floats(Dtype::F32, queries));
         for query in self.cells.asked().saved(dim).0.chunks_exact(dim) {
