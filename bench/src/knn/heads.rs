@@ -124,7 +124,6 @@ pub fn compare(name: &str, heads: &[Head], targets: &[f32], batch: usize, rounds
                 *least = least.min(a.recall);
             }
             let ratio = fitted.query / plain.query;
-            eprintln!(head.set.name, plain.recall, fitted.recall, plain.query * 1e3, fitted.query * 1e3);
             logs += ratio.ln() / heads.len() as f64;
             span = (span.0.min(ratio), span.1.max(ratio));
         }

@@ -101,15 +101,21 @@ impl Cost {
     /// The cheapest effort that finds a share `target` of the neighbours measured, `near` of every query. `room` is as long as
     /// `found`. O(found log cells).
     pub fn choose(&self, found: &[Found], near: usize, target: f32, room: &mut [u32]) -> Effort {
-        self.cheapest(found, near, target, room).1
+        self.cheapest(found, near, [target], room)[0].1
     }
 
-    /// The same, and what it costs as a share of scoring every key.
-    fn cheapest(&self, found: &[Found], near: usize, target: f32, room: &mut [u32]) -> (f32, Effort) {
+    /// The same for several targets, and what each costs as a share of scoring every key.
+    fn cheapest<const N: usize>(
+        &self,
+        found: &[Found],
+        near: usize,
+        targets: [f32; N],
+        room: &mut [u32],
+    ) -> [(f32, Effort); N] {
         // A sample errs: somewhat more than asked for.
-        let want = libm::ceilf((target + 0.4 * (1.0 - target)) * found.len() as f32) as usize;
+        let want = targets.map(|t| libm::ceilf((t + 0.4 * (1.0 - t)) * found.len() as f32) as usize);
         let asked = (found.len() / near.max(1)) as f32;
-        let mut best = (0.95 * self.exact(), Effort::EXACT);
+        let mut best = [(0.95 * self.exact(), Effort::EXACT); N];
         let mut probe = 1;
         loop {
             for (found, codes) in found.chunks_exact(near).zip(room.chunks_exact_mut(near)) {
@@ -118,6 +124,7 @@ impl Cost {
                 codes.iter_mut().zip(found).for_each(|(c, f)| *c = code(f));
                 codes.sort_unstable();
             }
+            let mut reached = 0;
             for patience in (1..12).map(|i| 4u32 << i) {
                 let (mut hits, mut scored, mut most) = (0, 0.0, 0);
                 for codes in room[..found.len()].chunks_exact(near) {
@@ -133,11 +140,17 @@ impl Cost {
                     scored += end as f32;
                     most = most.max(end);
                 }
-                if hits >= want {
-                    let cost = self.of(probe as f32, scored / asked) + most as f32 * 20.0;
-                    if cost < best.0 {
-                        best = (cost, Effort { probe, keep: most, patience });
+                let cost = self.of(probe as f32, scored / asked) + most as f32 * 20.0;
+                // Less patience did for the others.
+                for (i, (best, &want)) in best.iter_mut().zip(&want).enumerate() {
+                    if hits >= want && reached >> i & 1 == 0 {
+                        reached |= 1 << i;
+                        if cost < best.0 {
+                            *best = (cost, Effort { probe, keep: most, patience });
+                        }
                     }
+                }
+                if reached == (1 << N) - 1 {
                     break;
                 }
             }
@@ -146,7 +159,7 @@ impl Cost {
             }
             probe = (probe + probe.div_ceil(4)).min(self.cells as u32);
         }
-        (best.0 / self.exact(), best.1)
+        best.map(|(cost, effort)| (cost / self.exact(), effort))
     }
 }
 
@@ -293,8 +306,8 @@ impl Cells {
                 pairs[n] = *f;
                 n += 1;
             }
-            for (best, &target) in row.iter_mut().zip(&TARGETS) {
-                let (share, effort) = cost.cheapest(&pairs[..n], k, target, &mut self.work.codes);
+            let all = cost.cheapest(&pairs[..n], k, TARGETS, &mut self.work.codes);
+            for ((best, (share, effort)), target) in row.iter_mut().zip(all).zip(TARGETS) {
                 *best = effort;
                 if k == NEIGHBOURS && USUAL.contains(&target) {
                     usual *= share;
