@@ -23,7 +23,7 @@ fn what_is_counted_is_what_is_taken() {
     let mut out = vec![0.0; n * dim];
     let vanilla = peak::of(|| Vanilla.attend(&head, &mut out)).1;
     assert!(vanilla >= 64 * n * 4, "{vanilla}");
-    for mut method in catalogue::exact() {
+    for method in catalogue::exact() {
         let bytes = peak::of(|| method.attend(&head, &mut out)).1;
         assert!(bytes <= vanilla, "{}: {bytes}", method.name());
     }
