@@ -119,7 +119,7 @@ typedef struct {
 /// What "near" means.
 typedef int32_t ice_metric;
 
-/// Where the directions of an index come from.
+/// Where the directions of an index come from. Those of sorted lists are random unit vectors from the seed, always.
 typedef int32_t ice_directions;
 
 /// How candidates are found; of an index: what it keeps for that.
@@ -141,7 +141,7 @@ typedef struct {
     uint32_t levels;
     /// Share of a level's keys promoted to the level above, in (0, 1); 0 = from capacity and levels.
     float promotion;
-    /// Directions.
+    /// Directions: whether room is kept for ice_index_fit.
     ice_directions directions;
     /// Seed of everything random.
     uint64_t seed;
@@ -469,10 +469,11 @@ typedef struct {
 /// Largest cosine first: keys are scaled to unit norm as they come in (a zero key stays zero), queries as they are read.
 #define ICE_METRIC_COSINE 2
 
-/// Random unit vectors from the seed (default).
+/// No room is kept for sample queries: those of cells come from the keys (default).
 #define ICE_DIRECTIONS_RANDOM 0
 
-/// Fitted to keys and sample queries. This version answers ICE_ERR_UNSUPPORTED.
+/// Room for 1072 sample queries is kept: ice_index_fit allocates nothing, and works in caller memory. Until it is called as
+/// ICE_DIRECTIONS_RANDOM. Only for an index with cells.
 #define ICE_DIRECTIONS_FITTED 1
 
 /// Of a query: cells where the index has them and no budget is given, else walk or scan. Of an index: lists and cells
@@ -714,16 +715,28 @@ ice_status ice_index_remove(ice_index *index, const uint64_t *ids, size_t n, siz
 /// Pointers are valid as described.
 ice_status ice_index_clear(ice_index *index);
 
-/// Fits the directions to the keys and to sample queries. This version answers ICE_ERR_UNSUPPORTED.
+/// Fits the directions of the cells to the keys and to sample queries, and measures on these queries, from now on, what
+/// small batches take to reach a recall. Sorted lists keep their random directions.
 ///
-/// Shapes: sample_queries [n, dim] packed f32, finite.
+/// Cells that there are are gathered anew at once; otherwise the fit takes effect when keys are first gathered. Directions
+/// that take the queries into account are used only where they are measured to find for less. At most 1072 queries are
+/// kept, spread evenly over the rows; they stay when keys come and go, even all, and are saved with the index. Another call
+/// replaces them, n = 0 forgets them.
+///
+/// Shapes: sample_queries [n, dim] packed f32, finite, n at least 128 (or 0).
 /// @param sample_queries  NULL only when n is 0: the keys alone.
-/// Errors: ICE_ERR_UNSUPPORTED, ICE_ERR_NOT_FINITE, ICE_ERR_NO_MEMORY, ICE_ERR_BUDGET.
-/// Threads: exclusive. Allocates: may. Cost: O((len + n) dim^2). Since 0.1.
+/// Ownership: copied.
+/// Errors: ICE_ERR_UNSUPPORTED (an index without cells), ICE_ERR_ARGUMENT (too few; a query of zero norm where it has no
+/// direction), ICE_ERR_NOT_FINITE, ICE_ERR_SHAPE (size overflows), ICE_ERR_NO_MEMORY, ICE_ERR_BUDGET; the index is as before
+/// then.
+/// Threads: exclusive. Allocates: may, not if the index was made with ICE_DIRECTIONS_FITTED. Cost: O(n dim), and up to three
+/// times gathering all keys. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
-ice_status ice_index_fit(ice_index *index, const float *sample_queries, size_t n);
+ice_status ice_index_fit(ice_index *index,
+                         const float *sample_queries,
+                         size_t n);
 
 /// Keys in the index; 0 for NULL.
 ///
@@ -906,6 +919,51 @@ ice_status ice_index_save(const ice_index *index, void *buf, size_t cap, size_t 
 /// # Safety
 /// Pointers are valid as described; the allocator keeps its contract.
 ice_status ice_index_load(const void *buf, size_t len, const ice_allocator *allocator, ice_index **out, ice_error *err);
+
+/// Makes an index of saved bytes that stay where they are: keys are read from `buf`, which may be a mapped file or read-only
+/// memory, and only what finds them is built. It answers as one made by ice_index_load.
+///
+/// The first insertion copies the keys into memory of the index. Removals and ice_index_clear write nothing to `buf`.
+///
+/// @param buf        written by ice_index_save, aligned to 4 bytes; stays readable, in place and unchanged until
+///                   ice_index_free.
+/// @param len        bytes of `buf`.
+/// @param allocator  nullable: the system allocator.
+/// @param out        receives the index; free it with ice_index_free.
+/// Ownership: `buf` stays the caller's.
+/// Errors: as ice_index_load, ICE_ERR_ALIGNMENT, ICE_ERR_UNSUPPORTED (a big-endian machine).
+/// Threads: any. Allocates: may (all but the keys). Cost: O(len) plus building. Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described; the allocator keeps its contract.
+ice_status ice_index_view(const void *buf,
+                          size_t len,
+                          const ice_allocator *allocator,
+                          ice_index **out,
+                          ice_error *err);
+
+/// Bytes and alignment of the memory that ice_index_view_in needs for these saved bytes.
+///
+/// @param buf, len  as in ice_index_view.
+/// @param bytes, align  outputs, in bytes.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ALIGNMENT, ICE_ERR_UNSUPPORTED, ICE_ERR_ABI.
+/// Threads: any. Allocates: never. Cost: O(len). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_index_view_required(const void *buf, size_t len, size_t *bytes, size_t *align, ice_error *err);
+
+/// Makes an index as ice_index_view does, wholly inside caller memory. Insertions are refused: ICE_ERR_CAPACITY.
+///
+/// @param mem    aligned to 64 bytes; stays in place and untouched until ice_index_free.
+/// @param bytes  at least what ice_index_view_required says.
+/// @param buf, len  as in ice_index_view.
+/// Errors: as ice_index_view, ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
+/// Threads: any. Allocates: never. Cost: O(len) plus building. Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_index_view_in(void *mem, size_t bytes, const void *buf, size_t len, ice_index **out, ice_error *err);
 
 /// Bytes and alignment of the memory that ice_index_load_in needs for these saved bytes.
 ///

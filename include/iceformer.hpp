@@ -342,6 +342,11 @@ public:
     return detail::wrapped<index, ice_index>(
         [&](auto **p, auto *e) { return ice_index_load(saved.data(), saved.size(), allocator, p, e); });
   }
+  /// Over saved bytes that must outlive the index and stay unchanged, a mapped file for instance; aligned to 4 bytes.
+  static expected<index> try_view(span<const std::uint8_t> saved, const ice_allocator *allocator = nullptr) {
+    return detail::wrapped<index, ice_index>(
+        [&](auto **p, auto *e) { return ice_index_view(saved.data(), saved.size(), allocator, p, e); });
+  }
 
   std::size_t size() const noexcept { return ice_index_len(get()); }
   std::size_t capacity() const noexcept { return ice_index_capacity(get()); }
@@ -379,6 +384,12 @@ public:
     return removed;
   }
   expected<void> try_clear() { return detail::plain(ice_index_clear(get())); }
+  /// queries [n, dim], n at least 128, or none: the keys alone.
+  expected<void> try_fit(span<const float> queries) {
+    auto n = detail::rows(queries.size(), dim(), "queries: their number of elements is no multiple of dim");
+    if (!n) return n.error();
+    return detail::plain(ice_index_fit(get(), queries.data(), *n));
+  }
 
   /// out [n, k], counts nullable or [n]; allocates nothing with a scratch.
   expected<void> try_query_into(span<const float> queries, const ice_query_options &options, span<ice_neighbor> out,
@@ -419,6 +430,9 @@ public:
   static index load(span<const std::uint8_t> saved, const ice_allocator *allocator = nullptr) {
     return try_load(saved, allocator).value();
   }
+  static index view(span<const std::uint8_t> saved, const ice_allocator *allocator = nullptr) {
+    return try_view(saved, allocator).value();
+  }
   ice_memory memory() const { return try_memory().value(); }
   void reserve(std::size_t keys) { try_reserve(keys).value(); }
   void insert(span<const float> keys) { try_insert(keys).value(); }
@@ -426,6 +440,7 @@ public:
   void remove(span<const std::uint64_t> ids) { try_remove(ids).value(); }
   std::size_t remove_present(span<const std::uint64_t> ids) { return try_remove_present(ids).value(); }
   void clear() { try_clear().value(); }
+  void fit(span<const float> queries) { try_fit(queries).value(); }
   void query_into(span<const float> queries, const ice_query_options &options, span<ice_neighbor> out,
                   span<std::uint32_t> counts = {}, scratch *state = nullptr) const {
     try_query_into(queries, options, out, counts, state).value();

@@ -19,18 +19,24 @@ class Run:
         with safe_open(args.data, "np") as f:
             self.base, self.query = f.get_tensor("base"), f.get_tensor("query")
             self.metric = f.metadata()["metric"]
-        self.k, self.out = args.k, args.out
+        self.k, self.out, self.few = args.k, args.out, args.few
         self.data = os.path.splitext(os.path.basename(args.data))[0]
         self.n, self.dim = self.base.shape
         self.truth = None
 
     def emit(self, name, config, built, asked, found):
         found = np.asarray(found)[:, : self.k]
+        hits = sum(len(np.intersect1d(a, b)) for a, b in zip(found, self.near()))
+        self.note(name, config, built, asked, hits / found.size)
+
+    def near(self):
         if self.truth is None:
             self.truth = self.exact()
-        hits = sum(len(np.intersect1d(a, b)) for a, b in zip(found, self.truth))
+        return self.truth
+
+    def note(self, name, config, built, asked, recall):
         line = dict(data=self.data, k=self.k, name=name, config=config, build_s=round(built, 4), query_s=round(asked, 4),
-                    recall=round(hits / self.truth.size, 4))
+                    recall=round(float(recall), 4))
         print(f"{name:16} {config:34} build {built:7.3f} s  queries {asked:7.3f} s  total {built + asked:7.3f} s  "
               f"recall {line['recall']:.4f}", flush=True)
         with open(self.out, "a") as f:
@@ -154,14 +160,71 @@ def usearch(r):
             r.emit("usearch", f"M 16 ef {ef}", built, clock() - t, found)
 
 
+def lifted(r):
+    """Keys and queries whose distances are in the order of the metric (the paper's T_K and T_Q for products)."""
+    if r.metric == "l2":
+        return r.base, r.query
+    base = r.base / np.linalg.norm(r.base, axis=1).max()
+    height = np.sqrt(np.maximum(1 - (base**2).sum(1, keepdims=True), 0))
+    query = r.query / np.linalg.norm(r.query, axis=1, keepdims=True)
+    return np.hstack([base, height]), np.hstack([query, np.zeros((len(query), 1), np.float32)])
+
+
+def dci(r):
+    np.float = float  # Its Python layer is older than NumPy 1.20.
+    from dciknn import DCI
+
+    base, query = (np.ascontiguousarray(x, dtype=np.float64) for x in lifted(r))
+    few = query[: r.few]
+    for simple, levels in ((7, 2), (7, 3), (15, 2)):
+        t = clock()
+        index = DCI(base.shape[1], 2, simple)
+        index.add(base, num_levels=levels, field_of_view=10, prop_to_retrieve=0.002)
+        built = clock() - t
+        for view, share in ((30, 0.005), (100, 0.01), (100, 0.05), (200, 0.2), (400, 0.8)):
+            t = clock()
+            found = index.query(few, num_neighbours=r.k, field_of_view=view, prop_to_retrieve=share)[0]
+            asked = (clock() - t) * len(query) / len(few)
+            found = [np.pad(f[: r.k], (0, r.k - min(len(f), r.k)), constant_values=-1) for f in found]
+            r.emit("DCI", f"simple {simple} levels {levels} view {view} share {share}, {len(few)} queries", built, asked, found)
+
+
+def mdci(r):
+    """IceFormer's own. Its call builds, asks and weighs values in one, and returns no neighbours: with weights alike and
+    random values, the sum over those found tells how many of the true ones are among them."""
+    from mdci import DCI
+
+    if r.metric == "l2":
+        return print("mdci: inner product only")
+    values = np.random.default_rng(1).standard_normal((r.n, r.dim)).astype(np.float32)
+    want = np.stack([values[near].sum(0) for near in r.near()])
+    tokens, every = r.n, np.ones(r.n, bool)
+    if len(r.query) != r.n:
+        return print("mdci: as many queries as keys only")
+    base, query = (np.ascontiguousarray(x) for x in (r.base, r.query))
+    for simple, levels in ((4, 2), (4, 3), (7, 2)):
+        for view, share in ((30, 0.005), (100, 0.02), (200, 0.4), (400, 1.0)):
+            t = clock()
+            sums = DCI(r.dim, 2, simple, max_num_points=tokens).add_query(
+                base, query, values, every, num_levels=levels, num_inst=1, num_points=tokens, num_neighbours=r.k,
+                c_num_to_visit=tokens, c_num_to_retrieve=-1, c_prop_to_visit=1.0, c_prop_to_retrieve=0.002,
+                c_field_of_view=10, q_num_to_visit=tokens, q_field_of_view=view, q_num_to_retrieve=-1,
+                q_prop_to_visit=1.0, q_prop_to_retrieve=share, scale=1e-9, parallel_level=0)
+            took = clock() - t
+            sums = np.asarray(sums).reshape(tokens, r.dim) * r.k
+            recall = (sums * want).sum(1).mean() / (r.dim * r.k)
+            r.note("IceFormer's M-DCI", f"simple {simple} levels {levels} view {view} share {share}", 0.0, took, recall)
+
+
 PEERS = {
     "flat": ("faiss", faiss_flat), "pq": ("faiss", faiss_pq), "ivf": ("faiss", faiss_ivf), "scann": ("scann", scann_tree),
-    "hnswlib": ("hnswlib", hnswlib), "usearch": ("usearch", usearch),
+    "hnswlib": ("hnswlib", hnswlib), "usearch": ("usearch", usearch), "dci": ("dciknn", dci), "mdci": ("mdci", mdci),
 }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--few", type=int, default=500, help="queries that DCI is asked; its time is scaled")
     parser.add_argument("data")
     parser.add_argument("out")
     parser.add_argument("--only", default=",".join(PEERS))

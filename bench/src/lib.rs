@@ -11,6 +11,7 @@ pub mod listops;
 pub mod matrix;
 pub mod model;
 pub mod paper;
+pub mod peak;
 pub mod plot;
 pub mod retrieval;
 pub mod speed;

@@ -70,6 +70,31 @@ fn neighbours_and_saved_indices() {
     }
 }
 
+/// An index fitted to sample queries: its bytes, and single queries whose efforts come from those.
+#[test]
+fn fitted_indices() {
+    let o = IndexOptions { engine: Engine::Cells, seed: 5, isa: Some(Isa::Scalar), ..IndexOptions::new(DIM) };
+    let mut index = Index::new_in(&o, &memory(0)).unwrap();
+    index.insert(Rows::new(&noise(700 * DIM, 31, 1.0), DIM).unwrap(), None).unwrap();
+    let mut sample = noise(160 * DIM, 32, 1.0);
+    sample.iter_mut().step_by(2).for_each(|x| *x *= 8.0);
+    index.fit(Some(Rows::new(&sample, DIM).unwrap())).unwrap();
+    let mut bytes = vec![0; index.save_len()];
+    index.save(&mut bytes).unwrap();
+    committed("index_fitted.bin", &bytes);
+    let mut text = String::new();
+    let mut scratch = Scratch::new_in(&index, &memory(0)).unwrap();
+    for query in sample[..20 * DIM].chunks(DIM) {
+        let o = QueryOptions { target_recall: 0.7, ..QueryOptions::new(6) };
+        let mut out = [Neighbor::default(); 6];
+        index.query(&mut scratch, Rows::new(query, DIM).unwrap(), &o, &mut out, None).unwrap();
+        out.iter().for_each(|x| write!(text, "{}:{:08x} ", x.id, x.score.to_bits()).unwrap());
+        text.push('\n');
+    }
+    committed("index_fitted.txt", text.as_bytes());
+    assert_eq!(Index::load(&bytes, &memory(0)).unwrap().save_len(), bytes.len());
+}
+
 /// A file of before indices had engines and cells; never rewritten. It loads, keeps everything, and answers as the index
 /// that it was saved from.
 #[test]

@@ -278,12 +278,22 @@ pub unsafe extern "C" fn ice_index_clear(index: *mut ice_index) -> ice_status {
     })
 }
 
-/// Fits the directions to the keys and to sample queries. This version answers ICE_ERR_UNSUPPORTED.
+/// Fits the directions of the cells to the keys and to sample queries, and measures on these queries, from now on, what
+/// small batches take to reach a recall. Sorted lists keep their random directions.
 ///
-/// Shapes: sample_queries [n, dim] packed f32, finite.
+/// Cells that there are are gathered anew at once; otherwise the fit takes effect when keys are first gathered. Directions
+/// that take the queries into account are used only where they are measured to find for less. At most 1072 queries are
+/// kept, spread evenly over the rows; they stay when keys come and go, even all, and are saved with the index. Another call
+/// replaces them, n = 0 forgets them.
+///
+/// Shapes: sample_queries [n, dim] packed f32, finite, n at least 128 (or 0).
 /// @param sample_queries  NULL only when n is 0: the keys alone.
-/// Errors: ICE_ERR_UNSUPPORTED, ICE_ERR_NOT_FINITE, ICE_ERR_NO_MEMORY, ICE_ERR_BUDGET.
-/// Threads: exclusive. Allocates: may. Cost: O((len + n) dim^2). Since 0.1.
+/// Ownership: copied.
+/// Errors: ICE_ERR_UNSUPPORTED (an index without cells), ICE_ERR_ARGUMENT (too few; a query of zero norm where it has no
+/// direction), ICE_ERR_NOT_FINITE, ICE_ERR_SHAPE (size overflows), ICE_ERR_NO_MEMORY, ICE_ERR_BUDGET; the index is as before
+/// then.
+/// Threads: exclusive. Allocates: may, not if the index was made with ICE_DIRECTIONS_FITTED. Cost: O(n dim), and up to three
+/// times gathering all keys. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.

@@ -8,6 +8,7 @@ use crate::types::*;
 use crate::{cast, guard};
 use core::ffi::c_void;
 use iceformer_core::dci::Index;
+use iceformer_core::mem::Layout;
 use iceformer_core::{Error, Result, Status};
 
 /// How an object is written into a buffer of the caller: NULL with `cap` 0 asks for the size.
@@ -93,6 +94,107 @@ pub unsafe extern "C" fn ice_index_load(
             let source = Source::from_c(allocator)?;
             let out = cast::output(out, "out")?;
             let object = object::create::<ice_index>(source, 0, |m| Index::load(bytes, m))?;
+            out.write(object.as_ptr().cast());
+            Ok(())
+        })
+    }
+}
+
+/// Memory of an index that looks at its keys, the handle included.
+fn view_layout(bytes: &'static [u8]) -> Result<Layout> {
+    let options = Index::peek_view(bytes)?;
+    object::plan::<ice_index>(|plan| Index::plan_view(&options, plan))
+}
+
+/// Makes an index of saved bytes that stay where they are: keys are read from `buf`, which may be a mapped file or read-only
+/// memory, and only what finds them is built. It answers as one made by ice_index_load.
+///
+/// The first insertion copies the keys into memory of the index. Removals and ice_index_clear write nothing to `buf`.
+///
+/// @param buf        written by ice_index_save, aligned to 4 bytes; stays readable, in place and unchanged until
+///                   ice_index_free.
+/// @param len        bytes of `buf`.
+/// @param allocator  nullable: the system allocator.
+/// @param out        receives the index; free it with ice_index_free.
+/// Ownership: `buf` stays the caller's.
+/// Errors: as ice_index_load, ICE_ERR_ALIGNMENT, ICE_ERR_UNSUPPORTED (a big-endian machine).
+/// Threads: any. Allocates: may (all but the keys). Cost: O(len) plus building. Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described; the allocator keeps its contract.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_view(
+    buf: *const c_void,
+    len: usize,
+    allocator: *const ice_allocator,
+    out: *mut *mut ice_index,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller, who keeps the bytes until the index is freed.
+    unsafe {
+        guard::call("ice_index_view", err, || {
+            let bytes = saved(buf, len)?;
+            let source = Source::from_c(allocator)?;
+            let out = cast::output(out, "out")?;
+            let object = object::create::<ice_index>(source, 0, |m| Index::view(bytes, m))?;
+            out.write(object.as_ptr().cast());
+            Ok(())
+        })
+    }
+}
+
+/// Bytes and alignment of the memory that ice_index_view_in needs for these saved bytes.
+///
+/// @param buf, len  as in ice_index_view.
+/// @param bytes, align  outputs, in bytes.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ALIGNMENT, ICE_ERR_UNSUPPORTED, ICE_ERR_ABI.
+/// Threads: any. Allocates: never. Cost: O(len). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_view_required(
+    buf: *const c_void,
+    len: usize,
+    bytes: *mut usize,
+    align: *mut usize,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller; nothing of the bytes is kept.
+    unsafe {
+        guard::call("ice_index_view_required", err, || {
+            let saved = saved(buf, len)?;
+            put_layout(|| view_layout(saved), bytes, align)
+        })
+    }
+}
+
+/// Makes an index as ice_index_view does, wholly inside caller memory. Insertions are refused: ICE_ERR_CAPACITY.
+///
+/// @param mem    aligned to 64 bytes; stays in place and untouched until ice_index_free.
+/// @param bytes  at least what ice_index_view_required says.
+/// @param buf, len  as in ice_index_view.
+/// Errors: as ice_index_view, ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
+/// Threads: any. Allocates: never. Cost: O(len) plus building. Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_view_in(
+    mem: *mut c_void,
+    bytes: usize,
+    buf: *const c_void,
+    len: usize,
+    out: *mut *mut ice_index,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller, who keeps the bytes until the index is freed.
+    unsafe {
+        guard::call("ice_index_view_in", err, || {
+            let saved = saved(buf, len)?;
+            let out = cast::output(out, "out")?;
+            let need = view_layout(saved)?;
+            let object = object::create_in::<ice_index>(mem.cast(), bytes, need, 0, |m| Index::view(saved, m))?;
             out.write(object.as_ptr().cast());
             Ok(())
         })

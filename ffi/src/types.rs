@@ -51,11 +51,12 @@ pub const ICE_METRIC_L2: ice_metric = 1;
 /// Largest cosine first: keys are scaled to unit norm as they come in (a zero key stays zero), queries as they are read.
 pub const ICE_METRIC_COSINE: ice_metric = 2;
 
-/// Where the directions of an index come from.
+/// Where the directions of an index come from. Those of sorted lists are random unit vectors from the seed, always.
 pub type ice_directions = i32;
-/// Random unit vectors from the seed (default).
+/// No room is kept for sample queries: those of cells come from the keys (default).
 pub const ICE_DIRECTIONS_RANDOM: ice_directions = 0;
-/// Fitted to keys and sample queries. This version answers ICE_ERR_UNSUPPORTED.
+/// Room for 1072 sample queries is kept: ice_index_fit allocates nothing, and works in caller memory. Until it is called as
+/// ICE_DIRECTIONS_RANDOM. Only for an index with cells.
 pub const ICE_DIRECTIONS_FITTED: ice_directions = 1;
 
 /// How candidates are found; of an index: what it keeps for that.
@@ -223,7 +224,7 @@ pub struct ice_index_options {
     pub levels: u32,
     /// Share of a level's keys promoted to the level above, in (0, 1); 0 = from capacity and levels.
     pub promotion: f32,
-    /// Directions.
+    /// Directions: whether room is kept for ice_index_fit.
     pub directions: ice_directions,
     /// Seed of everything random.
     pub seed: u64,

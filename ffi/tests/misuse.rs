@@ -48,7 +48,11 @@ fn index_options_out_of_range() {
     }
     options_refused(ICE_ERR_ABI, &["reserved: must be zero (got 1)"], |o| o.reserved = 1);
     options_refused(BAD, &["(got -1)"], |o| o.metric = -1);
-    options_refused(ICE_ERR_UNSUPPORTED, &["directions"], |o| o.directions = ICE_DIRECTIONS_FITTED);
+    for engine in [ICE_ENGINE_WALK, ICE_ENGINE_SCAN] {
+        options_refused(ICE_ERR_UNSUPPORTED, &["directions"], |o| {
+            (o.directions, o.engine) = (ICE_DIRECTIONS_FITTED, engine);
+        });
+    }
 }
 
 #[test]
@@ -129,6 +133,32 @@ fn allocators_without_functions() {
         let o = ice_index_options { allocator: &a, ..index_options() };
         let text = format!("ice_index_new: {field}: is NULL");
         refused(ICE_ERR_NULL, &[&text], |e| unsafe { ice_index_new(&o, &mut ix, e) });
+    }
+}
+
+#[test]
+fn samples_that_nothing_is_fitted_to() {
+    let o = index_options();
+    let ix = full_index(&o);
+    let before = answers(ix);
+    let mut sample = numbers(200 * DIM, 3);
+    unsafe {
+        let p = sample.as_mut_ptr();
+        status(ICE_ERR_ARGUMENT, ice_index_fit(ix, p, 127));
+        status(ICE_ERR_SHAPE, ice_index_fit(ix, p, usize::MAX / 4));
+        *p.add(150 * DIM) = f32::NAN;
+        status(ICE_ERR_NOT_FINITE, ice_index_fit(ix, p, 200));
+        status(ICE_OK, ice_index_fit(ix, p, 150));
+        for j in 0..DIM {
+            *p.add(70 * DIM + j) = 0.0;
+        }
+        status(ICE_ERR_ARGUMENT, ice_index_fit(ix, p, 150));
+        assert_eq!(answers(ix), before, "too few keys for it to matter");
+        ice_index_free(ix);
+        let walk = full_index(&ice_index_options { engine: ICE_ENGINE_WALK, ..o });
+        status(ICE_ERR_UNSUPPORTED, ice_index_fit(walk, p, 150));
+        status(ICE_ERR_UNSUPPORTED, ice_index_fit(walk, null(), 0));
+        ice_index_free(walk);
     }
 }
 

@@ -124,6 +124,56 @@ fn saved(ix: *const ice_index, counter: &Counter, hooks: &ice_allocator) {
     each("load", counter, false, || (), |e| unsafe { ice_index_load(bytes.as_ptr().cast(), len, hooks, &mut copy, e) });
     assert_eq!(answers(copy), answers(ix));
     unsafe { ice_index_free(copy) };
+    let buf = bytes.as_ptr();
+    if buf.cast::<f32>().is_aligned() {
+        each("view", counter, false, || (), |e| unsafe { ice_index_view(buf.cast(), len, hooks, &mut copy, e) });
+        let same = || assert_eq!(answers(copy), answers(ix));
+        let more = numbers(DIM, 8);
+        each("insert into a view", counter, true, same, |e| unsafe {
+            ice_index_insert(copy, more.as_ptr(), 1, null(), e)
+        });
+        unsafe { ice_index_free(copy) };
+    }
+}
+
+#[test]
+fn fitted_index() {
+    let n = 600;
+    let (keys, sample) = (numbers(n * DIM, 1), numbers(200 * DIM, 2));
+    let counter = Counter::default();
+    let hooks = counter.hooks();
+    let mut o = index_options();
+    (o.allocator, o.engine) = (&hooks, ICE_ENGINE_CELLS);
+    let ix = new_index(&o);
+    ok(|e| unsafe { ice_index_insert(ix, keys.as_ptr(), n, null(), e) });
+    let found = || {
+        let mut out = [no_answer(); K];
+        ok(|e| unsafe {
+            ice_index_query(ix, null_mut(), sample.as_ptr(), 1, &query_options(), out.as_mut_ptr(), null_mut(), e)
+        });
+        out.map(|a| (a.id, a.score.to_bits()))
+    };
+    let before = found();
+    for i in 0.. {
+        counter.exhausted_after(i);
+        let s = unsafe { ice_index_fit(ix, sample.as_ptr(), 200) };
+        counter.give();
+        if s == ICE_OK {
+            assert!(i > 1, "it takes memory");
+            break;
+        }
+        status(ICE_ERR_NO_MEMORY, s);
+        assert_eq!(found(), before);
+        consistent(ix, &counter);
+    }
+    // Room is there now.
+    counter.exhausted_after(0);
+    status(ICE_OK, unsafe { ice_index_fit(ix, sample.as_ptr(), 180) });
+    status(ICE_OK, unsafe { ice_index_fit(ix, null(), 0) });
+    counter.give();
+    assert_eq!(found(), before);
+    unsafe { ice_index_free(ix) };
+    assert_eq!(counter.live(), 0);
 }
 
 #[test]

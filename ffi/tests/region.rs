@@ -150,8 +150,92 @@ fn saved_index() {
     let (copy, region) =
         build("ice_index_load_in", need, |mem, n, out, e| unsafe { ice_index_load_in(mem, n, buf, len, out, e) });
     assert_eq!(answers(copy), answers(ix));
+    unsafe { ice_index_free(copy) };
+    assert!(region.intact());
+    view(ix, &saved, need);
+    unsafe { ice_index_free(ix) };
+}
+
+/// Keys that stay where they were saved: exact bytes, refused insertions, and nothing written.
+fn view(ix: *const ice_index, saved: &[u8], load_need: usize) {
+    let len = saved.len();
+    let mut aligned = vec![0u64; len / 8 + 2];
+    let buf = aligned.as_mut_ptr().cast::<u8>();
+    unsafe { buf.copy_from(saved.as_ptr(), len) };
+    let need = sizes(|b, a, e| unsafe { ice_index_view_required(buf.cast(), len, b, a, e) });
+    assert_eq!(load_need - need, (KEYS * DIM * 4).next_multiple_of(64), "all but the keys");
+    let (seen, region) = build("ice_index_view_in", need, |mem, n, out, e| unsafe {
+        ice_index_view_in(mem, n, buf.cast(), len, out, e)
+    });
+    let keys = numbers(DIM, 3);
     unsafe {
-        ice_index_free(copy);
+        assert_eq!(answers(seen), answers(ix));
+        status(ICE_OK, ice_index_remove(seen, [3, 4].as_ptr(), 2, null_mut()));
+        refused(ICE_ERR_CAPACITY, &["ice_index_insert: keys"], |e| ice_index_insert(seen, keys.as_ptr(), 1, null(), e));
+        assert_eq!(ice_index_len(seen), KEYS - 2);
+        ice_index_free(seen);
+        // On the heap the keys are copied when one is added.
+        let mut seen = null_mut();
+        ok(|e| ice_index_view(buf.cast(), len, null(), &mut seen, e));
+        let used = |ix| {
+            let mut r = memory();
+            status(ICE_OK, ice_index_memory(ix, &mut r));
+            r.used
+        };
+        let before = used(seen);
+        ok(|e| ice_index_insert(seen, keys.as_ptr(), 1, null(), e));
+        assert!(used(seen) >= before + KEYS * DIM * 4);
+        assert_eq!(ice_index_len(seen), KEYS + 1);
+        ice_index_free(seen);
+        let mut odd = null_mut();
+        refused(ICE_ERR_ALIGNMENT, &["ice_index_view: buf"], |e| {
+            buf.add(1).copy_from(saved.as_ptr(), len);
+            ice_index_view(buf.add(1).cast(), len, null(), &mut odd, e)
+        });
+        buf.copy_from(saved.as_ptr(), len);
+        *buf.add(len / 2) ^= 1;
+        for s in [
+            ice_index_view(buf.cast(), len, null(), &mut odd, null_mut()),
+            ice_index_view_required(buf.cast(), len, &mut 0, &mut 0, null_mut()),
+        ] {
+            status(ICE_ERR_BUFFER, s);
+        }
+        assert!(odd.is_null());
+    }
+    assert!(region.intact());
+}
+
+/// Sample queries in caller memory, with room made for them and without.
+#[test]
+fn fitted_index() {
+    let n = 600;
+    let (keys, sample) = (numbers(n * DIM, 1), numbers(200 * DIM, 2));
+    let mut o = index_options();
+    (o.capacity, o.directions) = (n, ICE_DIRECTIONS_FITTED);
+    let need = sizes(|b, a, e| unsafe { ice_index_required(&o, b, a, e) });
+    let (ix, region) =
+        build("ice_index_new_in", need, |mem, n, out, e| unsafe { ice_index_new_in(mem, n, &o, out, e) });
+    unsafe {
+        status(ICE_OK, ice_index_fit(ix, sample.as_ptr(), 200));
+        ok(|e| ice_index_insert(ix, keys.as_ptr(), n, null(), e));
+        status(ICE_OK, ice_index_fit(ix, sample.as_ptr(), 150));
+        let mut qo = query_options();
+        qo.engine = ICE_ENGINE_CELLS;
+        let mut out = [no_answer(); K];
+        ok(|e| ice_index_query(ix, null_mut(), sample.as_ptr(), 1, &qo, out.as_mut_ptr(), null_mut(), e));
+        assert!(out.iter().all(|a| a.id < n as u64));
+        ice_index_free(ix);
+    }
+    assert!(region.intact());
+    o.directions = ICE_DIRECTIONS_RANDOM;
+    let need = sizes(|b, a, e| unsafe { ice_index_required(&o, b, a, e) });
+    let (ix, region) =
+        build("ice_index_new_in", need, |mem, n, out, e| unsafe { ice_index_new_in(mem, n, &o, out, e) });
+    unsafe {
+        ok(|e| ice_index_insert(ix, keys.as_ptr(), n, null(), e));
+        let before = answers(ix);
+        status(ICE_ERR_NO_MEMORY, ice_index_fit(ix, sample.as_ptr(), 200));
+        assert_eq!(answers(ix), before);
         ice_index_free(ix);
     }
     assert!(region.intact());

@@ -103,6 +103,8 @@ static void an_index() {
   CHECK(saved);
   auto copy = ice::index::try_load(*saved);
   CHECK(copy && same(*copy->try_query(q, options), *best));
+  auto view = ice::index::try_view(*saved);
+  CHECK(view && same(*view->try_query(q, options), *best) && view->try_insert(q));
   (*saved)[saved->size() / 2] ^= 1;
   auto damaged = ice::index::try_load(*saved);
   CHECK(!damaged && damaged.error().status() == ICE_ERR_BUFFER && std::strstr(damaged.error().message(), "damaged"));
@@ -138,6 +140,9 @@ static void an_index() {
   CHECK(!other);
   other = ice::index(raw);
   CHECK(other.try_clear() && other.size() == 0);
+
+  CHECK(other.try_fit(numbers(130 * DIM, 4)) && other.try_fit({}));
+  CHECK(other.try_fit(queries).error().status() == ICE_ERR_ARGUMENT);
 }
 
 static constexpr std::size_t ROWS = 12;
@@ -231,6 +236,9 @@ static void exceptions() {
   throws(ICE_ERR_NOT_FOUND, [&] { index.remove(gone); });
   CHECK(index.remove_present(gone) == 2 && index.memory().used > 0);
   CHECK(ice::index::load(index.save()).size() == KEYS - 1);
+  const auto bytes = index.save();
+  CHECK(ice::index::view(bytes).size() == KEYS - 1);
+  index.fit(numbers(130 * DIM, 4));
   index.remove(ice::span<const std::uint64_t>());
   index.clear();
   throws(ICE_ERR_ARGUMENT, [] { ice::index broken(ice::index_options(0)); });

@@ -15,6 +15,15 @@ use std::sync::OnceLock;
 fn honest() -> &'static [Vec<Vec<u8>>; 2] {
     static SAVED: OnceLock<[Vec<Vec<u8>>; 2]> = OnceLock::new();
     SAVED.get_or_init(|| {
+        let fitted = || {
+            let engine = iceformer_core::dci::Engine::Cells;
+            let mut index = Index::new(&IndexOptions { engine, ..IndexOptions::new(2) }).unwrap();
+            index.insert(Rows::new(&noise(2 * 520, 1, 1.0), 2).unwrap(), None).unwrap();
+            index.fit(Some(Rows::new(&noise(2 * 130, 4, 1.0), 2).unwrap())).unwrap();
+            let mut bytes = vec![0; index.save_len()];
+            index.save(&mut bytes).unwrap();
+            bytes
+        };
         let index = |levels, metric, n: usize| {
             let mut index = Index::new(&IndexOptions { levels, metric, ..IndexOptions::new(3) }).unwrap();
             index.insert(Rows::new(&noise(3 * n, 1, 1.0), 3).unwrap(), None).unwrap();
@@ -42,7 +51,7 @@ fn honest() -> &'static [Vec<Vec<u8>>; 2] {
             bytes
         };
         [
-            vec![index(1, Metric::L2, 0), index(3, Metric::InnerProduct, 20), index(2, Metric::L2, 9)],
+            vec![index(1, Metric::L2, 0), index(3, Metric::InnerProduct, 20), index(2, Metric::L2, 9), fitted()],
             vec![session(Mode::Exact, 4), session(Mode::TopK, 12), session(Mode::Accelerated, 300)],
         ]
     })
@@ -132,6 +141,19 @@ fn load_index(bytes: &[u8], hooks: &ice_allocator) {
             unsafe { ice_index_free(inside) };
         }
     }
+    // In place: the same verdict, and nothing written.
+    let mut place = vec![0u64; len / 8 + 1];
+    unsafe { place.as_mut_ptr().cast::<u8>().copy_from(bytes.as_ptr(), len) };
+    let before = place.clone();
+    let mut view = null_mut();
+    if known(unsafe { ice_index_view(place.as_ptr().cast(), len, hooks, &mut view, null_mut()) }) {
+        use_index(view);
+        unsafe { ice_index_free(view) };
+    } else {
+        // It takes less memory than loading.
+        assert!(!loaded);
+    }
+    assert!(place == before);
 }
 
 fn use_index(ix: *mut ice_index) {

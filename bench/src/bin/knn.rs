@@ -1,7 +1,7 @@
 //! Nearest-neighbour search: construction and all queries, ours at several recalls.
 
 use clap::Parser;
-use iceformer_bench::knn::{self, Outcome, data, plot, report};
+use iceformer_bench::knn::{self, Outcome, data, heads, plot, report};
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -47,6 +47,19 @@ struct Cli {
     /// Insert keys one by one, remove half of them and insert those again, instead
     #[arg(long)]
     churn: bool,
+    /// Directions fitted to sample queries against the keys' own, on the heads of these captures (`layerN.q`, `layerN.k`),
+    /// instead
+    #[arg(long, value_name = "FILE,..", value_delimiter = ',')]
+    heads: Vec<PathBuf>,
+    /// Tokens of the captures, at most
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+    tokens: usize,
+    /// Metric for captures: ip, l2, cosine
+    #[arg(long, default_value = "ip")]
+    metric: String,
+    /// Queries a call, for captures; 0 = all at once
+    #[arg(long, default_value_t = 0)]
+    batch: usize,
     /// Only list and draw the figures of --peers files
     #[arg(long)]
     again: bool,
@@ -54,6 +67,18 @@ struct Cli {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let cli = Cli::parse();
+    if !cli.heads.is_empty() {
+        let metric = data::metric(&cli.metric)?;
+        println!("{}", heads::COLUMNS);
+        for path in &cli.heads {
+            let heads = heads::heads(&iceformer_bench::heads::load(path, cli.tokens)?, metric, cli.k)?;
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let targets: Vec<f32> = cli.target.iter().copied().filter(|&t| t < 1.0).collect();
+            let batch = if cli.batch == 0 { usize::MAX >> 32 } else { cli.batch };
+            print!("{}", heads::compare(&name, &heads, &targets, batch, cli.rounds)?);
+        }
+        return Ok(());
+    }
     let mut all = Vec::new();
     if !cli.again {
         let files = cli.files.iter().map(|f| data::load(f, cli.k));

@@ -30,12 +30,7 @@ pub fn load(path: &Path, near: usize) -> Result<Set, Box<dyn Error>> {
     let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
     let words = metadata.metadata().clone().unwrap_or_default();
-    let metric = match words.get("metric").map(String::as_str) {
-        Some("l2") => Metric::L2,
-        Some("ip") => Metric::InnerProduct,
-        Some("cosine") => Metric::Cosine,
-        other => return Err(format!("unknown metric {other:?}").into()),
-    };
+    let metric = metric(words.get("metric").map_or("", String::as_str))?;
     let file = SafeTensors::deserialize(&bytes)?;
     let read = |name: &str| -> Result<(Vec<f32>, usize), Box<dyn Error>> {
         let t = file.tensor(name)?;
@@ -52,9 +47,22 @@ pub fn load(path: &Path, near: usize) -> Result<Set, Box<dyn Error>> {
     Set { name, metric, dim, base, queries, truth: Vec::new(), near }.with_truth()
 }
 
+/// The metric of this name: `l2`, `ip` or `cosine`.
+///
+/// # Errors
+/// Another name.
+pub fn metric(name: &str) -> Result<Metric, Box<dyn Error>> {
+    match name {
+        "l2" => Ok(Metric::L2),
+        "ip" => Ok(Metric::InnerProduct),
+        "cosine" => Ok(Metric::Cosine),
+        other => Err(format!("unknown metric {other:?}").into()),
+    }
+}
+
 impl Set {
     /// Computes the true neighbours.
-    fn with_truth(mut self) -> Result<Set, Box<dyn Error>> {
+    pub(super) fn with_truth(mut self) -> Result<Set, Box<dyn Error>> {
         let index = super::build(&self, Engine::Walk)?;
         self.truth = super::ask(&index, &self, &QueryOptions::new(self.near), true)?;
         Ok(self)

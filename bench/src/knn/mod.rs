@@ -1,6 +1,7 @@
 //! Nearest-neighbour search as a whole: an index built and a batch of queries answered, once.
 
 pub mod data;
+pub mod heads;
 pub mod plot;
 pub mod report;
 

@@ -20,7 +20,10 @@ const COLORS: [RGBColor; 9] = [
 pub fn svg(points: &[Point]) -> Result<String, Box<dyn Error>> {
     let set = points.first().map(|p| p.data.clone()).ok_or("a plot needs figures")?;
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
-    for p in points.iter().filter(|p| p.data == set && p.outcome.recall > 0.7) {
+    // What takes a hundred times as long would leave no room for the rest.
+    let least = points.iter().filter(|p| p.data == set).map(|p| p.outcome.total()).fold(f64::INFINITY, f64::min);
+    let shown = |p: &&Point| p.data == set && p.outcome.recall > 0.7 && p.outcome.total() < 100.0 * least;
+    for p in points.iter().filter(shown) {
         let at = (p.outcome.recall, p.outcome.total().log10());
         match lines.iter_mut().find(|(name, _)| *name == p.outcome.name) {
             Some((_, line)) => line.push(at),

@@ -4,6 +4,7 @@ use super::vocabulary::TOKENS;
 use crate::baselines::{Head, Method};
 use crate::clock::now;
 use crate::matrix::product;
+use crate::peak;
 use half::f16;
 use safetensors::{Dtype, SafeTensors};
 use std::error::Error;
@@ -72,6 +73,8 @@ pub struct Answer {
     pub logits: Vec<f32>,
     /// Processor seconds of attention.
     pub attention: f64,
+    /// Most bytes that attention allocated at once.
+    pub bytes: usize,
 }
 
 impl Answer {
@@ -158,7 +161,7 @@ impl Encoder {
                 (0..w).map(move |e| embedded[e] + position(p, e, w))
             })
             .collect();
-        let mut attention = 0.0;
+        let (mut attention, mut bytes) = (0.0, 0);
         let add = |x: &mut [f32], y: &[f32]| x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
         for layer in &self.layers {
             let qkv = layer.qkv.apply(&layer.attention_norm.apply(&x));
@@ -171,8 +174,10 @@ impl Encoder {
                 let (q, k, v) = (cut(0, head), cut(1, head), cut(2, head));
                 let mut out = vec![0.0; n * d];
                 let start = now();
-                method.attend(&Head { q: &q, k: &k, v: &v, dim: d, causal: false }, &mut out);
+                let one = Head { q: &q, k: &k, v: &v, dim: d, causal: false };
+                let ((), most) = peak::of(|| method.attend(&one, &mut out));
                 attention += now() - start;
+                bytes = bytes.max(most);
                 for (to, row) in joined.chunks_mut(w).zip(out.chunks(d)) {
                     to[head * d..][..d].copy_from_slice(row);
                 }
@@ -184,7 +189,7 @@ impl Encoder {
         }
         let x = self.norm.apply(&x);
         let mean: Vec<f32> = (0..w).map(|e| x.iter().skip(e).step_by(w).sum::<f32>() / n as f32).collect();
-        Answer { logits: self.classify.apply(&mean), attention }
+        Answer { logits: self.classify.apply(&mean), attention, bytes }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Quality of the approximation: how far the output of each method is from attention's, on captured heads, and how long
 //! it takes.
 
-use super::report::{Part, ms, table};
+use super::report::{Part, mb, ms, table};
 use crate::baselines::catalogue::{self, Choice};
 use crate::baselines::{Exact, Head, Method};
 use crate::clock::{median, now};
 use crate::heads::Layer;
+use crate::peak;
 use crate::plot::{Axis, Chart, Scale, Series};
 use serde_json::{Value, json};
 use std::error::Error;
@@ -29,6 +30,8 @@ pub struct Outcome {
     pub relative: f64,
     /// Median seconds of a head, what the method needs to know about the model not included.
     pub seconds: f64,
+    /// Most bytes allocated at once during a head, beside queries, keys, values, output and what belongs to the model.
+    pub bytes: usize,
 }
 
 /// Outcomes on one file's heads of one kind.
@@ -69,6 +72,7 @@ fn of_kind(data: &str, layers: &[&Layer], most: usize, rounds: usize, told: &mut
         methods.extend(catalogue::methods(choice, 1).into_iter().map(|m| (Some(choice), m)));
     }
     let (mut errors, mut times) = (vec![[0.0; 2]; methods.len()], vec![Vec::new(); methods.len()]);
+    let mut most_bytes = vec![0; methods.len()];
     let mut heads = 0;
     for layer in layers {
         for head in crate::model::text::spread(&(0..layer.heads_q).collect::<Vec<_>>(), most) {
@@ -88,8 +92,9 @@ fn of_kind(data: &str, layers: &[&Layer], most: usize, rounds: usize, told: &mut
                     }
                     m.prepare(layer.rows, layer.dim);
                     let start = now();
-                    m.attend(&at, &mut out);
+                    let ((), bytes) = peak::of(|| m.attend(&at, &mut out));
                     mine[i].push(now() - start);
+                    most_bytes[i] = bytes.max(most_bytes[i]);
                     if round == 0 {
                         let [l2, relative] = distance(&out, &truth[usize::from(m.shared_qk())], layer.dim);
                         errors[i][0] += l2;
@@ -108,7 +113,17 @@ fn of_kind(data: &str, layers: &[&Layer], most: usize, rounds: usize, told: &mut
         let [l2, relative] = errors[i].map(|e| e / heads as f64);
         let (method, settings, cannot) = (m.name(), m.settings(rows), m.cannot(causal));
         let seconds = median(times[i].clone());
-        Outcome { method, settings, choice: *choice, shared_qk: m.shared_qk(), cannot, l2, relative, seconds }
+        Outcome {
+            method,
+            settings,
+            choice: *choice,
+            shared_qk: m.shared_qk(),
+            cannot,
+            l2,
+            relative,
+            seconds,
+            bytes: most_bytes[i],
+        }
     };
     Table { data: data.into(), causal, rows, heads, outcomes: (0..methods.len()).map(outcome).collect() }
 }
@@ -135,7 +150,8 @@ pub fn part(tables: &[Table], rounds: usize) -> Result<Part, Box<dyn Error>> {
         "# Quality of the approximation\n\nEach method on captured heads, one thread. Error: L2 norm of the difference of \
          an output row to exact attention's, and that over the norm of the row, means over all rows and heads. Time: \
          processor time of one head, median over heads, building of indexes, cells, landmarks and hashes included, \
-         random projections that belong to a model not. Two settings of each method: main, those of the paper's appendix for \
+         random projections that belong to a model not. Memory: most bytes allocated at once for a head, beside \
+         its queries, keys, values, output and such projections. Two settings of each method: main, those of the paper's appendix for \
          ListOps, where it lists any (its tasks have up to 4,000 tokens), and stronger, towards the other end of the ranges it tuned \
          over. Shared QK: keys are the queries scaled to unit norm, and the error is against exact attention of that \
          kind; the captured models were not trained so.\n",
@@ -147,7 +163,17 @@ pub fn part(tables: &[Table], rounds: usize) -> Result<Part, Box<dyn Error>> {
         text += &format!("\n## {name}: {heads} heads, {kind}, {} tokens\n\nRounds: {rounds}.\n\n", t.rows);
         let exact = t.of("Exact", Choice::Paper).map_or(0.0, |o| o.seconds);
         text += &table(
-            &["method", "settings", "which", "shared QK", "ms a head", "exact / this", "L2 error", "relative error"],
+            &[
+                "method",
+                "settings",
+                "which",
+                "shared QK",
+                "ms a head",
+                "exact / this",
+                "MB",
+                "L2 error",
+                "relative error",
+            ],
             t.outcomes.iter().map(|o| row(o, exact)),
         );
         text += "\n";
@@ -166,10 +192,11 @@ fn row(o: &Outcome, exact: f64) -> Vec<String> {
     let shared = if o.shared_qk { "yes" } else { "" };
     let mut cells = vec![o.method.to_string(), o.settings.clone(), from.into(), shared.into()];
     match o.cannot {
-        Some(why) => cells.extend(["cannot".into(), String::new(), why.into(), String::new()]),
+        Some(why) => cells.extend(["cannot".into(), String::new(), String::new(), why.into(), String::new()]),
         None => cells.extend([
             ms(o.seconds),
             format!("{:.2}", exact / o.seconds),
+            mb(o.bytes),
             if o.l2 < 1e-4 { "0".into() } else { format!("{:.4}", o.l2) },
             if o.relative < 1e-4 { "0".into() } else { format!("{:.1}%", o.relative * 100.0) },
         ]),
@@ -200,7 +227,7 @@ fn to_json(t: &Table) -> Value {
         .map(|o| {
             json!({
                 "method": o.method, "settings": o.settings, "from": o.choice.map(|c| format!("{c:?}")),
-                "shared_qk": o.shared_qk, "cannot": o.cannot, "l2": o.l2, "relative": o.relative, "seconds": o.seconds,
+                "shared_qk": o.shared_qk, "cannot": o.cannot, "l2": o.l2, "relative": o.relative, "seconds": o.seconds, "peak_bytes": o.bytes,
             })
         })
         .collect();

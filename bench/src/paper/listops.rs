@@ -1,6 +1,6 @@
 //! ListOps end to end: a small encoder, trained with exact attention, classifies with each method in its place.
 
-use super::report::{Part, ms, table};
+use super::report::{Part, mb, ms, table};
 use crate::baselines::catalogue::{self, Choice};
 use crate::baselines::{IceFormerTopK, Method, TopK};
 use crate::listops::generate::{Example, Generator};
@@ -32,6 +32,8 @@ pub struct Outcome {
     pub moved: f64,
     /// Processor seconds of attention, all examples.
     pub attention: f64,
+    /// Most bytes that attention allocated at once in any example, beside queries, keys, values and output.
+    pub bytes: usize,
 }
 
 /// Examples of one range of lengths.
@@ -71,7 +73,7 @@ pub fn measure(encoder: &Encoder, lengths: (usize, usize), examples: usize, told
     let start = |(k, m): &(Option<usize>, Box<dyn Method>)| {
         let cannot = m.cannot(false).or(m.shared_qk().then_some("the encoder was trained with queries and keys apart"));
         let (method, settings) = (m.name(), m.settings(rows));
-        Outcome { method, settings, k: *k, cannot, right: 0, same: 0, moved: 0.0, attention: 0.0 }
+        Outcome { method, settings, k: *k, cannot, right: 0, same: 0, moved: 0.0, attention: 0.0, bytes: 0 }
     };
     let mut outcomes: Vec<Outcome> = methods.iter().map(start).collect();
     for (i, e) in all.iter().enumerate() {
@@ -85,6 +87,7 @@ pub fn measure(encoder: &Encoder, lengths: (usize, usize), examples: usize, told
             let far = norm(&mut a.logits.iter().zip(&truth.logits).map(|(a, b)| a - b));
             o.moved += far / norm(&mut truth.logits.iter().copied()) / all.len() as f64;
             o.attention += a.attention;
+            o.bytes = o.bytes.max(a.bytes);
         }
         if (i + 1) % 20 == 0 {
             told(&format!("ListOps of {} to {} tokens: {} of {examples}", lengths.0, lengths.1, i + 1));
@@ -101,7 +104,8 @@ pub fn part(sets: &[Set]) -> Result<Part, Box<dyn Error>> {
     let mut text = String::from(
         "# ListOps\n\nA small encoder (2 layers of 2 heads of 32, trained by `bench/listops/train.py` on lists of up to 1,000 \
          tokens) classifies fresh lists with each method in place of its attention, without retraining. Chance is 10 %. \
-         Attention: processor time of all heads of an example. Logits moved: distance of the logits to those of exact \
+         Attention: processor time of all heads of an example. Memory: most bytes that it allocated at once, \
+         beside queries, keys, values and output. Logits moved: distance of the logits to those of exact \
          attention, over their norm.\n",
     );
     let mut drawings = Vec::new();
@@ -116,7 +120,7 @@ pub fn part(sets: &[Set]) -> Result<Part, Box<dyn Error>> {
             share(s.most_frequent, s.examples),
             share(s.by_operator, s.examples)
         );
-        let head = ["method", "settings", "right", "same as exact", "logits moved", "ms an example"];
+        let head = ["method", "settings", "right", "same as exact", "logits moved", "ms an example", "MB"];
         text += &table(&head, s.outcomes.iter().filter(|o| o.k.is_none()).map(|o| row(o, s.examples)));
         text += "\n\nBy k:\n\n";
         text += &table(&head, s.outcomes.iter().filter(|o| o.k.is_some()).map(|o| row(o, s.examples)));
@@ -134,12 +138,13 @@ fn share(part: usize, of: usize) -> f64 {
 fn row(o: &Outcome, examples: usize) -> Vec<String> {
     let mut cells = vec![o.method.to_string(), o.settings.clone()];
     match o.cannot {
-        Some(why) => cells.extend(["cannot".into(), why.into(), String::new(), String::new()]),
+        Some(why) => cells.extend(["cannot".into(), why.into(), String::new(), String::new(), String::new()]),
         None => cells.extend([
             format!("{:.1}%", share(o.right, examples)),
             format!("{:.1}%", share(o.same, examples)),
             format!("{:.1}%", o.moved * 100.0),
             ms(o.attention / examples.max(1) as f64),
+            mb(o.bytes),
         ]),
     }
     cells
@@ -173,7 +178,7 @@ fn to_json(s: &Set) -> Value {
         .map(|o| {
             json!({
                 "method": o.method, "settings": o.settings, "k": o.k, "cannot": o.cannot, "right": o.right,
-                "same_as_exact": o.same, "logits_moved": o.moved, "attention_seconds": o.attention,
+                "same_as_exact": o.same, "logits_moved": o.moved, "attention_seconds": o.attention, "peak_bytes": o.bytes,
             })
         })
         .collect();

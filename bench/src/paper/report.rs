@@ -41,6 +41,12 @@ pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Stri
     lines.join("\n")
 }
 
+/// Bytes as megabytes, two or three digits.
+pub fn mb(bytes: usize) -> String {
+    let x = bytes as f64 / 1e6;
+    if x < 10.0 { format!("{x:.2}") } else { format!("{x:.0}") }
+}
+
 /// Seconds as milliseconds, three digits.
 pub fn ms(seconds: f64) -> String {
     let x = seconds * 1e3;

@@ -1,13 +1,13 @@
 //! The index: storage, sizes, and the calls that are not queries.
 
-use super::cells::{Cells, Keys};
+use super::cells::{Cells, Keys, LEAST_ASKED};
 use super::level::{Level, MAX_LEVELS, room};
-use super::params::{IndexOptions, MAX_KEYS, MAX_NORM, Metric};
+use super::params::{Directions, IndexOptions, MAX_KEYS, MAX_NORM, Metric};
 use crate::error::{Error, Result, Status, reserved};
 use crate::idmap::IdMap;
 use crate::list::{Pool, SkipList};
 use crate::math::hash;
-use crate::mem::{Buf, Maker, Memory, MemoryReport, Plan, Rows};
+use crate::mem::{Buf, Held, Maker, Memory, MemoryReport, Plan, Rows};
 use crate::project::{Lift, Projector};
 use crate::simd::Isa;
 
@@ -30,8 +30,8 @@ pub struct Index {
     pub(super) lift: Lift,
     /// Id by slot, [`NO_ID`] where free.
     pub(super) ids: Buf<u64>,
-    /// `slots x dim`.
-    pub(super) keys: Buf<f32>,
+    /// `slots x dim`; maybe in the bytes that the index was loaded from.
+    pub(super) keys: Held<f32>,
     /// Squared norm by slot.
     pub(super) norm2: Buf<f32>,
     /// Projections, `slots x lists`.
@@ -113,11 +113,16 @@ impl Index {
     /// # Errors
     /// As [`IndexOptions::resolve`].
     pub fn plan(options: &IndexOptions, plan: &mut Plan) -> Result<()> {
+        Self::plan_with(options, plan, true)
+    }
+
+    /// The same for an index that holds its keys itself, or only looks at them.
+    pub(super) fn plan_with(options: &IndexOptions, plan: &mut Plan, keys: bool) -> Result<()> {
         let o = options.resolve()?;
         let (lists, n) = (Self::lists_of(&o), o.capacity);
         Projector::plan(plan, lists, o.dim, o.metric.lifted());
         Buf::<u64>::plan(plan, n);
-        Buf::<f32>::plan(plan, n.saturating_mul(o.dim));
+        Buf::<f32>::plan(plan, if keys { n.saturating_mul(o.dim) } else { 0 });
         Buf::<f32>::plan(plan, n);
         Buf::<f32>::plan(plan, n.saturating_mul(lists));
         Buf::<u8>::plan(plan, n);
@@ -129,7 +134,7 @@ impl Index {
         }
         Buf::<(u64, u32)>::plan(plan, n);
         Buf::<f32>::plan(plan, Self::parents_room(&o, n));
-        Cells::plan(plan, o.dim, Self::celled(&o, n));
+        Cells::plan(plan, o.dim, Self::celled(&o, n), o.directions == Directions::Fitted);
         Ok(())
     }
 
@@ -147,6 +152,11 @@ impl Index {
     /// # Errors
     /// `Argument`/`Unsupported` naming the option; `NoMemory`, `Budget`.
     pub fn new_in(options: &IndexOptions, memory: &Memory) -> Result<Index> {
+        Self::new_with(options, memory, None)
+    }
+
+    /// The same for an index that looks at `keys`, which `restore` gives their slots.
+    pub(super) fn new_with(options: &IndexOptions, memory: &Memory, keys: Option<&'static [f32]>) -> Result<Index> {
         let mut o = options.resolve()?;
         o.fixed |= memory.is_region();
         let isa = o.isa.unwrap_or_else(Isa::best);
@@ -154,14 +164,17 @@ impl Index {
         let projector = Projector::new(memory, lists, o.dim, o.metric.lifted(), o.seed, isa)?;
         let map = IdMap::with_capacity(memory, n)?;
         let pool = Pool::with_capacity(memory, Self::entries(&o, n), lists * o.levels)?;
-        let cells = Cells::new(memory, o.dim, Self::celled(&o, n))?;
+        let cells = Cells::new(memory, o.dim, Self::celled(&o, n), o.directions == Directions::Fitted)?;
         let mut m = Maker::new(memory);
         let mut index = Index {
             isa,
             projector,
             lift: Lift::new(o.max_norm),
             ids: m.room(n),
-            keys: m.room(n.saturating_mul(o.dim)),
+            keys: match keys {
+                None => Held::Own(m.room(n.saturating_mul(o.dim))),
+                Some(keys) => Held::View(keys),
+            },
             norm2: m.room(n),
             proj: m.room(n.saturating_mul(lists)),
             height: m.room(n),
@@ -271,7 +284,7 @@ impl Index {
     pub(super) fn fold(&mut self) {
         let live = self.len();
         let slots = 0..self.ids.len() as u32;
-        self.cells.clear();
+        self.cells.rest();
         self.cells.insert(keys_of!(self), live, slots);
     }
 
@@ -303,7 +316,7 @@ impl Index {
         let (o, lists) = (self.options, self.lists());
         let overflow = Error::new(Status::NoMemory, "capacity", "size overflows");
         self.ids.reserve(capacity)?;
-        self.keys.reserve(capacity.checked_mul(o.dim).ok_or(overflow)?)?;
+        self.keys.reserve(&self.memory, capacity.checked_mul(o.dim).ok_or(overflow)?)?;
         self.norm2.reserve(capacity)?;
         self.proj.reserve(capacity.checked_mul(lists).ok_or(overflow)?)?;
         self.height.reserve(capacity)?;
@@ -333,6 +346,18 @@ impl Index {
         let roomy = need.max(self.capacity.saturating_mul(2)).clamp(64, MAX_KEYS);
         // Where twice the room is refused, exactly enough may still do.
         self.reserve(roomy).or_else(|_| self.reserve(need))
+    }
+
+    /// Makes the keys the index's own, before one is written.
+    fn own_keys(&mut self) -> Result<()> {
+        if !self.keys.is_view() {
+            return Ok(());
+        }
+        if self.memory.is_region() {
+            let reason = "lie in the bytes that the index looks at: none can be added in caller memory";
+            return Err(Error::new(Status::Capacity, "keys", reason));
+        }
+        self.keys.reserve(&self.memory, self.capacity.saturating_mul(self.options.dim))
     }
 
     /// Inserts rows of f32, f16 or bf16 under `ids`, or under the next unused ids. All or nothing.
@@ -367,6 +392,9 @@ impl Index {
             return Err(Error::new(Status::Capacity, "ids", "automatic ids are used up").id(self.next_id));
         }
         self.make_room(n)?;
+        if n > 0 {
+            self.own_keys()?;
+        }
         let batch = Batch { reused: n.min(self.free.len()), slots_before: self.ids.len() };
         // Store first: a duplicate within the batch or an overflowing norm still takes everything back.
         for row in 0..n {
@@ -428,14 +456,16 @@ impl Index {
         self.name_slot(slot, id).map_err(|e| e.row(row))
     }
 
-    /// Stores one key of a saved index in a new slot; `rebuild` must follow.
+    /// Stores one key of a saved index in a new slot, or finds it there; `rebuild` must follow.
     pub(super) fn restore(&mut self, id: u64, read: impl FnOnce(&mut [f32])) -> Result<()> {
         if self.slot(id).is_some() {
             return Err(Error::new(Status::Buffer, "index bytes", "an id is there twice").id(id));
         }
         let slot = self.ids.len() as u32;
         self.open_slot(slot)?;
-        read(self.key_mut(slot));
+        if !self.keys.is_view() {
+            read(self.key_mut(slot));
+        }
         if self.key_at(slot).iter().any(|x| !x.is_finite()) {
             return Err(Error::new(Status::Buffer, "index bytes", "a key is not finite").id(id));
         }
@@ -445,7 +475,7 @@ impl Index {
 
     fn key_mut(&mut self, slot: u32) -> &mut [f32] {
         let dim = self.options.dim;
-        &mut self.keys[slot as usize * dim..][..dim]
+        &mut self.keys.own()[slot as usize * dim..][..dim]
     }
 
     /// Extends the arrays by slot if `slot` is the next new one.
@@ -457,7 +487,7 @@ impl Index {
         self.ids.push(NO_ID)?;
         self.norm2.push(0.0)?;
         self.height.push(UNLINKED)?;
-        self.keys.resize((s + 1) * dim, 0.0)?;
+        self.keys.extend((s + 1) * dim, 0.0)?;
         self.proj.resize((s + 1) * lists, 0.0)?;
         self.levels[..self.options.levels].iter_mut().try_for_each(|level| level.grow_slots(s + 1))
     }
@@ -561,11 +591,55 @@ impl Index {
         self.lift = Lift::new(self.options.max_norm);
     }
 
-    /// Directions fitted to the keys and sample queries.
+    /// Fits the directions of the cells to the keys and to sample queries, and measures on these queries from now on what
+    /// small batches take. `None`, or no rows: the keys alone, as if never called.
+    ///
+    /// Cells that there are are gathered anew, at once; else that happens when there are keys enough. Whether directions
+    /// that queries were taken into account for find for less is measured then, and again when there are four times the
+    /// keys: if not, the keys' own are kept. At most 1,072 queries are kept, spread evenly over the rows. They stay when
+    /// keys come and go, and are saved. O(n dim) beside gathering up to three times.
     ///
     /// # Errors
-    /// `Unsupported`: not in this version.
-    pub fn fit(&mut self, _sample: Option<Rows<'_>>) -> Result<()> {
-        Err(Error::new(Status::Unsupported, "directions", "fitted directions are not in this version"))
+    /// `Unsupported` for an index without cells; `Shape` (columns); `Argument` for fewer than 128 queries and for one of
+    /// zero norm where it has no direction; `NotFinite` and the row; `NoMemory`, `Budget` unless the index was made with
+    /// [`Directions::Fitted`]. Everything is as before then.
+    pub fn fit(&mut self, sample: Option<Rows<'_>>) -> Result<()> {
+        if !self.options.engine.cells() {
+            let reason = "the index was made without cells: lists keep their random directions";
+            return Err(Error::new(Status::Unsupported, "directions", reason));
+        }
+        let Some(rows) = sample.filter(|rows| rows.rows() > 0) else {
+            self.cells.asked_mut().forget();
+            self.cells.refit(keys_of!(self));
+            return Ok(());
+        };
+        let (n, dim) = (rows.rows(), self.dim());
+        if rows.cols() != dim {
+            let e = Error::new(Status::Shape, "sample_queries", "row size is not the index's dim");
+            return Err(e.need(dim, rows.cols()));
+        }
+        if n < LEAST_ASKED {
+            return Err(Error::new(Status::Argument, "sample_queries", "too few").need(LEAST_ASKED, n));
+        }
+        if !self.options.trusted
+            && let Some(row) = rows.first_not_finite()
+        {
+            return Err(Error::new(Status::NotFinite, "sample_queries", "holds NaN or infinity").row(row));
+        }
+        self.cells.reserve_asked()?;
+        for row in 0..n {
+            let query = self.cells.asked_mut().spare(dim);
+            rows.read(row, query);
+            Self::check_query(self.options.metric, query, "sample_queries").map_err(|e| e.row(row))?;
+        }
+        self.options.directions = Directions::Fitted;
+        let cosine = self.options.metric == Metric::Cosine;
+        self.cells.asked_mut().take(rows, |query| {
+            if cosine {
+                unit(query);
+            }
+        });
+        self.cells.refit(keys_of!(self));
+        Ok(())
     }
 }

@@ -17,13 +17,14 @@ pub enum Metric {
     Cosine,
 }
 
-/// Where the directions of the simple indices come from.
+/// Where directions come from. Those of sorted lists are random unit vectors from the seed (the paper), always.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Directions {
-    /// Random unit vectors from the seed (the paper).
+    /// Those of cells come from the keys; no room is kept for sample queries.
     #[default]
     Random,
-    /// Fitted to keys and sample queries. Not available in this version.
+    /// Those of cells come from keys and sample queries, once [`fit`](super::Index::fit) was called; room for 1,072 queries
+    /// is kept.
     Fitted,
 }
 
@@ -127,7 +128,7 @@ impl IndexOptions {
     /// Checks the ranges and replaces every 0 by its default.
     ///
     /// # Errors
-    /// `Argument` naming the field and value; `Unsupported` for fitted directions.
+    /// `Argument` naming the field and value; `Unsupported` for fitted directions without cells.
     pub fn resolve(mut self) -> Result<Self> {
         let bad = |field, reason, value: usize| Err(Error::new(Status::Argument, field, reason).value(value as u64));
         if self.dim == 0 || self.dim > 65535 {
@@ -152,8 +153,12 @@ impl IndexOptions {
             return Err(Error::new(Status::Argument, "max_norm", "must be finite, not negative and below 1e18")
                 .number(self.max_norm));
         }
-        if self.directions == Directions::Fitted {
-            return Err(Error::new(Status::Unsupported, "directions", "fitted directions are not in this version"));
+        if self.directions == Directions::Fitted && !self.engine.cells() {
+            return Err(Error::new(
+                Status::Unsupported,
+                "directions",
+                "fitted ones are of cells: lists alone are kept",
+            ));
         }
         features::need(CELLS || self.engine != Engine::Cells, "engine", "this build keeps no cells")?;
         if let Some(isa) = self.isa.filter(|i| !i.available()) {

@@ -99,7 +99,7 @@ impl Index {
         }
         for row in 0..n {
             queries.read(row, &mut scratch.query);
-            self.check_query(&scratch.query).map_err(|e| e.row(row))?;
+            Self::check_query(self.options.metric, &scratch.query, "queries").map_err(|e| e.row(row))?;
         }
         if way != Way::Walk {
             self.run_batch(scratch, queries, options, way, out, counts);
@@ -303,13 +303,13 @@ impl Index {
         e.times(k.div_ceil(near))
     }
 
-    fn check_query(&self, query: &[f32]) -> Result<()> {
+    pub(super) fn check_query(metric: Metric, query: &[f32], field: &'static str) -> Result<()> {
         let norm2 = Lift::norm2(query);
         if norm2 >= MAX_NORM * MAX_NORM {
-            return Err(Error::new(Status::NotFinite, "queries", "norm is 1e18 or more"));
+            return Err(Error::new(Status::NotFinite, field, "norm is 1e18 or more"));
         }
-        if norm2 == 0.0 && self.options.metric.lifted() && query.iter().all(|&x| x == 0.0) {
-            return Err(Error::new(Status::Argument, "queries", "zero norm: it has no direction"));
+        if norm2 == 0.0 && metric.lifted() && query.iter().all(|&x| x == 0.0) {
+            return Err(Error::new(Status::Argument, field, "zero norm: it has no direction"));
         }
         Ok(())
     }
@@ -424,7 +424,7 @@ impl Index {
                 Error::new(Status::Shape, "query", "length is not the index's dim").need(self.dim(), query.len())
             );
         }
-        self.check_query(query)?;
+        Self::check_query(self.options.metric, query, "queries")?;
         scratch.query.copy_from_slice(query);
         let Scratch { query, proj, .. } = scratch;
         self.projector.query(query, &self.lift, proj);

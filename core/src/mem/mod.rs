@@ -5,6 +5,7 @@
 //! the caller's back, a refused allocation is an [`Error`], and a [`Plan`] can add up the exact size beforehand.
 
 mod buf;
+mod held;
 mod objects;
 mod plan;
 mod rows;
@@ -12,6 +13,7 @@ mod tensor;
 
 pub use buf::Buf;
 pub(crate) use buf::Maker;
+pub use held::{Held, f32s};
 pub use objects::Objects;
 pub use plan::{Layout, Plan};
 pub use rows::{Dtype, Rows, RowsMut};

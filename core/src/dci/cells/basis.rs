@@ -11,15 +11,15 @@ const ROUNDS: usize = 2;
 /// Share of the sample's spread that codes should cover, if so many directions are to be had.
 const COVER: f32 = 0.975;
 /// Directions are used in whole steps of this.
-const STEP: usize = 32;
+pub(super) const STEP: usize = 32;
 
 /// Uniform in [-1, 1).
-fn noise(seed: u64, i: u64) -> f32 {
+pub(super) fn noise(seed: u64, i: u64) -> f32 {
     (hash(seed, i) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
 }
 
 /// Orthonormal rows from `rows` of `dim` elements, by Gram-Schmidt; a row that vanishes is zero.
-fn orthonormalise(isa: Isa, x: &mut [f32], dim: usize, passes: usize) {
+pub(super) fn orthonormalise(isa: Isa, x: &mut [f32], dim: usize, passes: usize) {
     let mut done = 0;
     while (done + 1) * dim <= x.len() {
         let (before, row) = x.split_at_mut(done * dim);
@@ -74,6 +74,9 @@ impl Cells {
                 self.rank = j + 1;
                 break;
             }
+        }
+        if self.asked.fitted() {
+            self.balance(keys, rows, fitted);
         }
         self.turn_basis(keys);
         let near = self.shape.near;
@@ -148,6 +151,9 @@ impl Cells {
         self.turned[rank * dim..][..dim].copy_from_slice(&self.mean[..dim]);
         for j in 0..rank {
             self.offset[j] = isa.dot(&self.turned[j * dim..][..dim], &self.mean[..dim]);
+        }
+        if self.asked.fitted() {
+            self.asked.turn(isa, &self.turn[..rows * rows], &self.room, &self.mean[..dim], rank);
         }
     }
 }

@@ -11,12 +11,29 @@ const ROUNDS: usize = 4;
 impl Cells {
     /// Gathers every key of the index. O(n dim rank).
     pub(super) fn fold(&mut self, keys: Keys<'_>) {
-        let w = &mut self.work;
+        let live = self.list_live(keys);
+        let arranged = self.asked.undecided(live) && self.decide(keys, live);
+        if !arranged {
+            let live = self.list_live(keys);
+            self.arrange(keys, live);
+        }
+        self.active = true;
+    }
+
+    /// Notes the slots with a key; returns how many there are.
+    pub(super) fn list_live(&mut self, keys: Keys<'_>) -> usize {
         let mut live = 0;
         for slot in (0..keys.ids.len()).filter(|&s| Cells::holds(&keys, s)) {
-            w.live[live] = slot as u32;
+            self.work.live[live] = slot as u32;
             live += 1;
         }
+        live
+    }
+
+    /// Gathers the first `live` keys of the list of them, along the directions that were decided for; returns what finding
+    /// neighbours costs then, as a share of scoring every key, over the recalls that are usual.
+    pub(super) fn arrange(&mut self, keys: Keys<'_>, live: usize) -> f32 {
+        let w = &mut self.work;
         let sample = self.shape.sample.min(live);
         for i in 0..sample {
             w.sample[i] = w.live[(hash(keys.seed ^ 0x7361_6d70, i as u64) % live as u64) as usize];
@@ -27,8 +44,7 @@ impl Cells {
         let count = self.lay_out(keys, live, cells);
         self.encode(keys, count);
         (self.folded, self.tail, self.dead) = (live, 0, 0);
-        self.active = true;
-        self.measure_itself(keys, live);
+        self.measure_itself(keys, live)
     }
 
     /// k-means over the sample's leading coordinates; returns the number of centers.
@@ -122,7 +138,12 @@ impl Cells {
             let mean = &mut self.means[count * rank..][..rank];
             isa.dots(&self.turned[..rank * dim], dim, &w.sums[c * dim..][..dim], mean);
             mean.iter_mut().zip(&self.offset[..rank]).for_each(|(m, o)| *m -= o);
-            self.half[count] = 0.5 * isa.norm2(mean);
+            self.half[count] = if self.asked.fitted() {
+                // Coordinates are stretched: lengths are to be had from the keys alone.
+                0.5 * isa.sq_dist(&w.sums[c * dim..][..dim], &self.mean[..dim])
+            } else {
+                0.5 * isa.norm2(mean)
+            };
             self.start[count] = block as u32;
             // From here on: the next position of the cell.
             w.counts[c] = (block * BLOCK) as u32;

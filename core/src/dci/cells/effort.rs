@@ -1,7 +1,8 @@
 //! How many cells to look into and how many keys to score exactly for a recall: measured, not guessed.
 
+use super::fitted::HELD;
 use super::search::Ranked;
-use super::{Cells, Keys, PANEL};
+use super::{Cells, Keys, NONE, PANEL};
 use crate::dci::lists::Entry;
 use crate::math::hash;
 use crate::simd::Isa;
@@ -40,10 +41,16 @@ pub(in crate::dci) struct Found {
 
 /// Own keys that a fold asks for, and the neighbours of each.
 const ASKED: usize = 16;
-const NEIGHBOURS: usize = 16;
+const NEIGHBOURS: usize = 32;
+/// Most questions: own keys, or sample queries.
+const MOST: usize = if HELD > ASKED { HELD } else { ASKED };
+/// Neighbours that are looked for, at most.
+pub(super) const MEASURED: usize = MOST * NEIGHBOURS;
+/// Recalls that ways of choosing directions are compared at.
+const USUAL: [f32; 3] = [0.9, 0.95, 0.99];
 
 /// Neighbours wanted, and recalls, that a fold works out efforts for.
-const WANTED: [usize; 5] = [1, 2, 4, 8, 16];
+const WANTED: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const TARGETS: [f32; 8] = [0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.998];
 
 /// Efforts by neighbours wanted and recall.
@@ -94,10 +101,21 @@ impl Cost {
     /// The cheapest effort that finds a share `target` of the neighbours measured, `near` of every query. `room` is as long as
     /// `found`. O(found log cells).
     pub fn choose(&self, found: &[Found], near: usize, target: f32, room: &mut [u32]) -> Effort {
+        self.cheapest(found, near, [target], room)[0].1
+    }
+
+    /// The same for several targets, and what each costs as a share of scoring every key.
+    fn cheapest<const N: usize>(
+        &self,
+        found: &[Found],
+        near: usize,
+        targets: [f32; N],
+        room: &mut [u32],
+    ) -> [(f32, Effort); N] {
         // A sample errs: somewhat more than asked for.
-        let want = libm::ceilf((target + 0.4 * (1.0 - target)) * found.len() as f32) as usize;
+        let want = targets.map(|t| libm::ceilf((t + 0.4 * (1.0 - t)) * found.len() as f32) as usize);
         let asked = (found.len() / near.max(1)) as f32;
-        let mut best = (0.95 * self.exact(), Effort::EXACT);
+        let mut best = [(0.95 * self.exact(), Effort::EXACT); N];
         let mut probe = 1;
         loop {
             for (found, codes) in found.chunks_exact(near).zip(room.chunks_exact_mut(near)) {
@@ -106,6 +124,7 @@ impl Cost {
                 codes.iter_mut().zip(found).for_each(|(c, f)| *c = code(f));
                 codes.sort_unstable();
             }
+            let mut reached = 0;
             for patience in (1..12).map(|i| 4u32 << i) {
                 let (mut hits, mut scored, mut most) = (0, 0.0, 0);
                 for codes in room[..found.len()].chunks_exact(near) {
@@ -121,11 +140,17 @@ impl Cost {
                     scored += end as f32;
                     most = most.max(end);
                 }
-                if hits >= want {
-                    let cost = self.of(probe as f32, scored / asked) + most as f32 * 20.0;
-                    if cost < best.0 {
-                        best = (cost, Effort { probe, keep: most, patience });
+                let cost = self.of(probe as f32, scored / asked) + most as f32 * 20.0;
+                // Less patience did for the others.
+                for (i, (best, &want)) in best.iter_mut().zip(&want).enumerate() {
+                    if hits >= want && reached >> i & 1 == 0 {
+                        reached |= 1 << i;
+                        if cost < best.0 {
+                            *best = (cost, Effort { probe, keep: most, patience });
+                        }
                     }
+                }
+                if reached == (1 << N) - 1 {
                     break;
                 }
             }
@@ -134,16 +159,46 @@ impl Cost {
             }
             probe = (probe + probe.div_ceil(4)).min(self.cells as u32);
         }
-        best.1
+        best.map(|(cost, effort)| (cost / self.exact(), effort))
     }
 }
 
-/// The nearest keys of a few, self excluded.
+/// What a fold asks its keys for.
+#[derive(Clone, Copy)]
+enum Questions<'a> {
+    /// Keys themselves: the nearest of the others.
+    Keys(&'a [u32]),
+    /// Packed queries.
+    Queries(&'a [f32]),
+}
+
+impl<'a> Questions<'a> {
+    fn row(self, keys: Keys<'a>, i: usize) -> &'a [f32] {
+        match self {
+            Questions::Keys(slots) => &keys.keys[slots[i] as usize * keys.dim..][..keys.dim],
+            Questions::Queries(rows) => &rows[i * keys.dim..][..keys.dim],
+        }
+    }
+
+    /// The slot that is no answer to question `i`.
+    fn own(self, i: usize) -> Option<u32> {
+        match self {
+            Questions::Keys(slots) => Some(slots[i]),
+            Questions::Queries(_) => None,
+        }
+    }
+}
+
+/// The nearest keys of a few questions.
 struct Near<'a> {
     keys: Keys<'a>,
-    asked: &'a [u32],
+    /// Position by slot: of keys that are not arranged there is none.
+    place: &'a [u32],
+    questions: Questions<'a>,
+    asked: usize,
     limits: [f32; PANEL],
-    best: [[Entry; NEIGHBOURS]; ASKED],
+    /// `[asked][NEIGHBOURS]`.
+    best: &'a mut [Entry],
 }
 
 impl Catch for Near<'_> {
@@ -152,19 +207,19 @@ impl Catch for Near<'_> {
     }
 
     fn take(&mut self, key: u32, mut bits: u64) {
-        if !Cells::holds(&self.keys, key as usize) {
+        if self.place[key as usize] == NONE {
             return;
         }
         while bits != 0 {
             let lane = bits.trailing_zeros() as usize;
             bits &= bits - 1;
-            if lane >= self.asked.len() || self.asked[lane] == key {
+            if lane >= self.asked || self.questions.own(lane) == Some(key) {
                 continue;
             }
-            let product = self.keys.isa.dot(self.keys.key(self.asked[lane]), self.keys.key(key));
+            let product = self.keys.isa.dot(self.questions.row(self.keys, lane), self.keys.key(key));
             let half = if self.keys.l2 { 0.5 * self.keys.norm2[key as usize] } else { 0.0 };
             let score = product - half;
-            let best = &mut self.best[lane];
+            let best = &mut self.best[lane * NEIGHBOURS..][..NEIGHBOURS];
             if score > best[NEIGHBOURS - 1].score {
                 let at = best.partition_point(|e| e.score >= score);
                 best[at..].rotate_right(1);
@@ -193,55 +248,73 @@ impl Cells {
         self.curve.effort(k, target)
     }
 
-    /// Asks for some of the keys, themselves excluded, and notes what finding their neighbours would have taken.
-    pub(super) fn measure_itself(&mut self, keys: Keys<'_>, live: usize) {
+    /// Asks some sample queries, or else for some of the keys, themselves excluded, and notes what finding their neighbours
+    /// would have taken. Returns what that costs as a share of scoring every key, a product over the usual recalls.
+    pub(super) fn measure_itself(&mut self, keys: Keys<'_>, live: usize) -> f32 {
         let dim = keys.dim;
-        let mut asked = [0; ASKED];
-        for (i, a) in asked.iter_mut().enumerate() {
+        let mut slots = [0; ASKED];
+        for (i, a) in slots.iter_mut().enumerate() {
             *a = self.work.live[(hash(keys.seed ^ 0x6173_6b65, i as u64) % live as u64) as usize];
         }
-        let mut near = Near {
-            keys,
-            asked: &asked,
-            limits: [f32::INFINITY; PANEL],
-            best: [[Entry { score: f32::NEG_INFINITY, at: 0 }; NEIGHBOURS]; ASKED],
-        };
-        near.limits[..ASKED].fill(f32::NEG_INFINITY);
+        let held = self.asked.held(dim);
+        let questions = if held.is_empty() { Questions::Keys(&slots) } else { Questions::Queries(held) };
+        let asked = if held.is_empty() { ASKED } else { held.len() / dim };
+        let empty = crate::mem::Buf::new(self.basis.memory());
+        let mut best = core::mem::replace(&mut self.work.best, empty);
+        best.fill(Entry { score: f32::NEG_INFINITY, at: 0 });
+        let mut near =
+            Near { keys, place: &self.place, questions, asked, limits: [f32::INFINITY; PANEL], best: &mut best };
+        near.limits[..asked].fill(f32::NEG_INFINITY);
         let w = &mut self.work;
-        keys.isa.run(Pack { rows: keys.keys, stride: dim, cols: dim, at: &asked, out: &mut w.panel });
-        let Ok(rows) = crate::mem::Rows::new(keys.keys, dim) else { return };
+        let mut at = [0; MOST];
+        at.iter_mut().enumerate().for_each(|(i, a)| *a = questions.own(i.min(asked - 1)).unwrap_or(i as u32));
+        let rows = if held.is_empty() { keys.keys } else { held };
+        keys.isa.run(Pack { rows, stride: dim, cols: dim, at: &at[..asked], out: &mut w.panel });
+        let Ok(rows) = crate::mem::Rows::new(keys.keys, dim) else { return 1.0 };
         keys.isa.run(Sieve {
             panel: &w.panel,
             keys: rows,
             lo: 0,
             hi: keys.ids.len(),
-            lanes: ASKED,
+            lanes: asked,
             norm2: keys.norm2,
             half: if keys.l2 { 0.5 } else { 0.0 },
             spread: &[0.0; PANEL],
             room: &mut w.product,
             catch: &mut near,
         });
-        let best = near.best;
-        let mut found = [[Found::default(); NEIGHBOURS]; ASKED];
-        let mut dense = core::mem::replace(&mut self.work.dense, crate::mem::Buf::new(self.basis.memory()));
-        let mut ranks = core::mem::replace(&mut self.work.product, crate::mem::Buf::new(self.basis.memory()));
-        for ((&asked, best), found) in asked.iter().zip(&best).zip(&mut found) {
-            let room = Ranked { dense: &mut dense, ranks: &mut ranks };
-            self.rank_found(keys, keys.key(asked), Some(asked), best.iter().map(|e| e.at), room, found);
+        let spare = |memory| (crate::mem::Buf::new(memory), crate::mem::Buf::new(memory), crate::mem::Buf::new(memory));
+        let (dense, ranks, found) = spare(self.basis.memory());
+        let mut dense = core::mem::replace(&mut self.work.dense, dense);
+        let mut ranks = core::mem::replace(&mut self.work.product, ranks);
+        let mut found = core::mem::replace(&mut self.work.found, found);
+        let (found_all, pairs) = found.split_at_mut(MEASURED);
+        for (i, (best, found)) in best.chunks_exact(NEIGHBOURS).zip(found_all.chunks_exact_mut(NEIGHBOURS)).enumerate()
+        {
+            if i < asked {
+                let room = Ranked { dense: &mut dense, ranks: &mut ranks };
+                let truth = best.iter().map(|e| e.at);
+                found.fill(Found::default());
+                self.rank_found(keys, questions.row(keys, i), questions.own(i), truth, room, found);
+            }
         }
-        (self.work.dense, self.work.product) = (dense, ranks);
         let cost = self.cost(&keys, live);
+        let mut usual = 1.0;
         for (row, &k) in self.curve.best.iter_mut().zip(&WANTED) {
-            let mut pairs = [Found::default(); ASKED * NEIGHBOURS];
             let mut n = 0;
-            for f in found.iter().flat_map(|f| &f[..k]) {
+            for f in found_all.chunks_exact(NEIGHBOURS).take(asked).flat_map(|f| &f[..k]) {
                 pairs[n] = *f;
                 n += 1;
             }
-            for (best, &target) in row.iter_mut().zip(&TARGETS) {
-                *best = cost.choose(&pairs[..n], k, target, &mut [0; ASKED * NEIGHBOURS]);
+            let all = cost.cheapest(&pairs[..n], k, TARGETS, &mut self.work.codes);
+            for ((best, (share, effort)), target) in row.iter_mut().zip(all).zip(TARGETS) {
+                *best = effort;
+                if k == NEIGHBOURS && USUAL.contains(&target) {
+                    usual *= share;
+                }
             }
         }
+        (self.work.dense, self.work.product, self.work.found, self.work.best) = (dense, ranks, found, best);
+        usual
     }
 }

@@ -5,17 +5,22 @@
 //! counted through the keys' norms. A query looks into the cells nearest to it, keeps the best codes, and scores those keys
 //! exactly. New keys go to a tail that every query looks into, until a fold gathers everything anew.
 //!
-//! `build` folds; `basis` directions; `search` queries; `effort` how much of it a recall takes; here storage.
+//! `build` folds; `basis` directions; `fitted` directions that take sample queries into account; `search` queries; `effort`
+//! how much of it a recall takes; here storage.
 
 mod basis;
 mod build;
 mod effort;
+mod fitted;
 mod search;
 
+use effort::MEASURED;
 pub(super) use effort::{Curve, Effort, Found};
+pub(super) use fitted::{Asked, LEAST_ASKED, Way};
 pub(super) use search::{Probing, Ranked};
 
 use super::index::NO_ID;
+use super::lists::Entry;
 use crate::error::Result;
 use crate::features::CELLS;
 use crate::mem::{Buf, Memory, Plan};
@@ -111,6 +116,16 @@ impl Shape {
         if self.rank == 0 { 0 } else { (self.product() + KEYS) * PANEL }
     }
 
+    fn measured(&self) -> usize {
+        if self.rank == 0 { 0 } else { MEASURED }
+    }
+
+    /// Numbers of u32 in every array of them, in the order of creation.
+    fn words(&self) -> [usize; 8] {
+        let (s, start) = (*self, self.cells + usize::from(self.rank > 0));
+        [start, s.positions, s.capacity, s.cells, s.sample, s.capacity, s.capacity, s.measured()]
+    }
+
     /// Numbers of f32 in every array of them, in the order of creation.
     fn floats(&self) -> [usize; 20] {
         let s = *self;
@@ -156,6 +171,10 @@ struct Work {
     sums: Buf<f32>,
     /// Scores by slot.
     dense: Buf<f32>,
+    /// Neighbours that a fold measures by, how they are found twice over, and one number of that.
+    best: Buf<Entry>,
+    found: Buf<Found>,
+    codes: Buf<u32>,
     counts: Buf<u32>,
     /// Slots of the sample.
     sample: Buf<u32>,
@@ -169,10 +188,11 @@ pub(super) struct Cells {
     shape: Shape,
     /// Whether there is a structure: enough keys have come.
     active: bool,
-    /// Directions before turning, `[rank][dim]`; the first `near` gather keys.
+    /// Directions of keys before turning, `[rank][dim]`; the first `near` gather keys.
     basis: Buf<f32>,
     /// Turned directions, `[rank + 1][dim]`; the last row in use is the keys' mean.
     turned: Buf<f32>,
+    /// Directions of queries before turning, while a fold fits them.
     room: Buf<f32>,
     /// Coordinates of the keys' mean along both.
     offset: Buf<f32>,
@@ -202,23 +222,29 @@ pub(super) struct Cells {
     folded: usize,
     tail: usize,
     dead: usize,
-    /// What recalls take, as measured on the keys themselves.
+    /// What recalls take, as measured on the keys themselves, or on sample queries.
     curve: Curve,
+    asked: Asked,
     work: Work,
 }
 
 impl Cells {
-    pub fn plan(plan: &mut Plan, dim: usize, capacity: usize) {
+    /// `fitting`: with room for sample queries.
+    pub fn plan(plan: &mut Plan, dim: usize, capacity: usize, fitting: bool) {
         let s = Shape::new(dim, capacity);
+        if fitting {
+            Asked::plan(plan, &s);
+        }
         s.floats().into_iter().for_each(|n| Buf::<f32>::plan(plan, n));
         Buf::<u8>::plan(plan, s.positions * s.rank);
-        for n in [s.cells + usize::from(s.rank > 0), s.positions, s.capacity, s.cells, s.sample, s.capacity, s.capacity]
-        {
+        for n in s.words() {
             Buf::<u32>::plan(plan, n);
         }
+        Buf::<Entry>::plan(plan, s.measured());
+        Buf::<Found>::plan(plan, 2 * s.measured());
     }
 
-    pub fn new(memory: &Memory, dim: usize, capacity: usize) -> Result<Cells> {
+    pub fn new(memory: &Memory, dim: usize, capacity: usize, fitting: bool) -> Result<Cells> {
         let mut cells = Cells {
             shape: Shape::new(dim, 0),
             active: false,
@@ -245,6 +271,7 @@ impl Cells {
             tail: 0,
             dead: 0,
             curve: Curve::default(),
+            asked: Asked::new(memory),
             work: Work {
                 panel: Buf::new(memory),
                 product: Buf::new(memory),
@@ -254,14 +281,35 @@ impl Cells {
                 half: Buf::new(memory),
                 sums: Buf::new(memory),
                 dense: Buf::new(memory),
+                best: Buf::new(memory),
+                found: Buf::new(memory),
+                codes: Buf::new(memory),
                 counts: Buf::new(memory),
                 sample: Buf::new(memory),
                 live: Buf::new(memory),
                 cell: Buf::new(memory),
             },
         };
+        if fitting {
+            cells.asked.reserve(&cells.shape)?;
+        }
         cells.reserve(dim, capacity)?;
         Ok(cells)
+    }
+
+    /// Sample queries.
+    pub fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
+    /// Makes room for sample queries.
+    pub fn reserve_asked(&mut self) -> Result<()> {
+        self.asked.reserve(&self.shape)
+    }
+
+    /// The room made for sample queries, for new ones: what directions were fitted to is forgotten.
+    pub fn asked_mut(&mut self) -> &mut Asked {
+        &mut self.asked
     }
 
     /// Makes room for `capacity` keys; on error the structure is as it was.
@@ -270,6 +318,9 @@ impl Cells {
         if !CELLS {
             self.shape = s;
             return Ok(());
+        }
+        if self.asked.has_room() {
+            self.asked.reserve(&s)?;
         }
         let w = &mut self.work;
         let floats = [
@@ -302,18 +353,23 @@ impl Cells {
         self.codes.reserve(s.positions * s.rank)?;
         self.codes.resize(self.codes.len().max(s.positions * s.rank), 0)?;
         let words = [
-            (&mut self.start, s.cells + usize::from(s.rank > 0)),
-            (&mut self.order, s.positions),
-            (&mut self.place, s.capacity),
-            (&mut w.counts, s.cells),
-            (&mut w.sample, s.sample),
-            (&mut w.live, s.capacity),
-            (&mut w.cell, s.capacity),
+            &mut self.start,
+            &mut self.order,
+            &mut self.place,
+            &mut w.counts,
+            &mut w.sample,
+            &mut w.live,
+            &mut w.cell,
+            &mut w.codes,
         ];
-        for (buf, n) in words {
+        for (buf, n) in words.into_iter().zip(s.words()) {
             buf.reserve(n)?;
             buf.resize(n.max(buf.len()), NONE)?;
         }
+        w.best.reserve(s.measured())?;
+        w.best.resize(s.measured().max(w.best.len()), Entry::default())?;
+        w.found.reserve(2 * s.measured())?;
+        w.found.resize((2 * s.measured()).max(w.found.len()), Found::default())?;
         self.shape = s;
         Ok(())
     }
@@ -372,8 +428,14 @@ impl Cells {
         }
     }
 
-    /// Forgets everything but the room.
+    /// Forgets everything but the room and the sample queries.
     pub fn clear(&mut self) {
+        self.asked.reconsider();
+        self.rest();
+    }
+
+    /// Is there no longer, until the next fold.
+    pub fn rest(&mut self) {
         self.active = false;
         self.count = 0;
         (self.folded, self.tail, self.dead) = (0, 0, 0);

@@ -224,9 +224,10 @@ impl Cells {
             at.iter_mut().enumerate().for_each(|(i, at)| *at = (p * PANEL + i) as u32);
             let out = &mut batch.panels[..dim * PANEL];
             isa.run(Pack { rows: &batch.rows, stride: dim, cols: dim, at: &at[..count], out });
-            product(isa, out, &self.turned[..rank * dim], dim, &mut batch.product);
+            let (asking, offset) = self.asking(dim);
+            product(isa, out, asking, dim, &mut batch.product);
             if keys.l2 {
-                for (row, &offset) in batch.product.chunks_exact_mut(PANEL).zip(&self.offset[..rank]) {
+                for (row, &offset) in batch.product.chunks_exact_mut(PANEL).zip(offset) {
                     row.iter_mut().for_each(|x| *x -= offset);
                 }
             }
@@ -278,9 +279,10 @@ impl Cells {
         let (rank, isa, cells) = (self.rank, keys.isa, self.count);
         let mut x = [0.0; RANK];
         let x = &mut x[..rank];
-        isa.dots(&self.turned[..rank * keys.dim], keys.dim, query, x);
+        let (asking, offset) = self.asking(keys.dim);
+        isa.dots(asking, keys.dim, query, x);
         if keys.l2 {
-            x.iter_mut().zip(&self.offset[..rank]).for_each(|(x, o)| *x -= o);
+            x.iter_mut().zip(offset).for_each(|(x, o)| *x -= o);
         }
         let mut code = [0i8; RANK];
         let (unit, sum) = round_query(x, &mut code[..rank]);

@@ -1,0 +1,503 @@
+//! Directions that take sample queries into account. Keys and queries get a matrix each, such that products of coordinates
+//! are products of vectors and both vary alike along every coordinate: of as many coordinates, these leave the least error
+//! in products. Whether that is worth it is measured on queries held back, whenever there is something new to decide.
+
+use super::basis::{STEP, noise, orthonormalise, product};
+use super::{Cells, Keys, PANEL, RANK, Shape};
+use crate::error::Result;
+use crate::mem::{Buf, Memory, Plan, Rows};
+use crate::simd::Isa;
+use crate::simd::codes::Pack;
+
+/// Fewest sample queries.
+pub(in crate::dci) const LEAST_ASKED: usize = 128;
+/// Queries that directions are fitted to, at most.
+const FITTED: usize = 1024;
+/// Queries held back to measure on.
+pub(super) const HELD: usize = PANEL;
+/// Keys that both ways are tried on, at most.
+const TRIAL: usize = 8192;
+/// A decision holds until there are so many times the keys.
+const STALE: usize = 4;
+/// Share of the products' spread that codes should cover.
+const COVER: f32 = 0.995;
+/// Rounds of subspace iteration.
+const ROUNDS: usize = 8;
+/// Share of the largest spread below which there is none.
+const NOTHING: f32 = 1e-8;
+
+/// How directions are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::dci) enum Way {
+    /// To be tried.
+    #[default]
+    Undecided,
+    /// By the keys alone.
+    Keys,
+    /// By keys and sample queries.
+    Balanced,
+}
+
+/// Sample queries and what came of them.
+pub(in crate::dci) struct Asked {
+    /// Sample queries, those held back first, and one row of room.
+    rows: Buf<f32>,
+    count: usize,
+    way: Way,
+    /// Keys when the way was decided.
+    decided: usize,
+    /// Directions of queries, turned, `[rank][dim]`, and the coordinates of the keys' mean along them.
+    directions: Buf<f32>,
+    offset: Buf<f32>,
+}
+
+impl Asked {
+    /// Most queries that are kept.
+    pub const MOST: usize = FITTED + HELD;
+
+    fn sizes(shape: &Shape) -> [usize; 3] {
+        [(Self::MOST + 1) * shape.dim, shape.rank * shape.dim, shape.rank]
+    }
+
+    pub fn plan(plan: &mut Plan, shape: &Shape) {
+        Self::sizes(shape).into_iter().for_each(|n| Buf::<f32>::plan(plan, n));
+    }
+
+    pub fn new(memory: &Memory) -> Asked {
+        Asked {
+            rows: Buf::new(memory),
+            count: 0,
+            way: Way::Undecided,
+            decided: 0,
+            directions: Buf::new(memory),
+            offset: Buf::new(memory),
+        }
+    }
+
+    /// Makes room; on error nothing has changed but that.
+    pub fn reserve(&mut self, shape: &Shape) -> Result<()> {
+        let bufs = [&mut self.rows, &mut self.directions, &mut self.offset];
+        for (buf, n) in bufs.into_iter().zip(Self::sizes(shape)) {
+            buf.reserve(n)?;
+            buf.resize(n.max(buf.len()), 0.0)?;
+        }
+        Ok(())
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.rows.capacity() > 0
+    }
+
+    /// One row of room, to look at a query before anything is replaced.
+    pub fn spare(&mut self, dim: usize) -> &mut [f32] {
+        &mut self.rows[Self::MOST * dim..][..dim]
+    }
+
+    /// Replaces the queries by some of `rows`, spread evenly, as `finish` leaves them. There must be room and as many as
+    /// [`LEAST_ASKED`].
+    pub fn take(&mut self, rows: Rows<'_>, finish: impl Fn(&mut [f32])) {
+        let (n, dim) = (rows.rows(), rows.cols());
+        let kept = n.min(Self::MOST);
+        // Steps near the golden section without a common divisor: the first few are spread as evenly as all.
+        let mut step = kept * 618 / 1000;
+        let apart = |mut a: usize, mut b: usize| {
+            while b > 0 {
+                (a, b) = (b, a % b);
+            }
+            a == 1
+        };
+        while !apart(kept, step) {
+            step += 1;
+        }
+        for (i, out) in self.rows.chunks_exact_mut(dim).take(kept).enumerate() {
+            rows.read((i * step % kept) * n / kept, out);
+            finish(out);
+        }
+        (self.count, self.way, self.decided) = (kept, Way::Undecided, 0);
+    }
+
+    /// Takes queries back as they were saved.
+    pub fn restore(&mut self, dim: usize, count: usize, way: Way, decided: usize, read: impl FnOnce(&mut [f32])) {
+        read(&mut self.rows[..count * dim]);
+        (self.count, self.way, self.decided) = (count, way, decided);
+    }
+
+    /// No queries any more.
+    pub fn forget(&mut self) {
+        self.count = 0;
+        self.reconsider();
+    }
+
+    /// What was decided holds no longer.
+    pub fn reconsider(&mut self) {
+        (self.way, self.decided) = (Way::Undecided, 0);
+    }
+
+    /// All queries, what was decided, and for how many keys.
+    pub fn saved(&self, dim: usize) -> (&[f32], Way, usize) {
+        (&self.rows[..self.count * dim], self.way, self.decided)
+    }
+
+    pub(super) fn undecided(&self, live: usize) -> bool {
+        self.count > 0 && (self.way == Way::Undecided || live / STALE >= self.decided)
+    }
+
+    /// Whether keys and queries have directions of their own.
+    pub(super) fn fitted(&self) -> bool {
+        self.count > 0 && self.way == Way::Balanced
+    }
+
+    /// Queries held back, none if there are no queries.
+    pub(super) fn held(&self, dim: usize) -> &[f32] {
+        &self.rows[..if self.count > 0 { HELD * dim } else { 0 }]
+    }
+
+    /// Turns the queries' directions as the keys' were.
+    pub(super) fn turn(&mut self, isa: Isa, turn: &[f32], from: &[f32], mean: &[f32], rank: usize) {
+        let (dim, rows) = (mean.len(), rank.min(mean.len()));
+        self.directions.fill(0.0);
+        for (row, out) in turn.chunks_exact(rows).zip(self.directions.chunks_exact_mut(dim)) {
+            for (&t, from) in row.iter().zip(from.chunks_exact(dim)) {
+                isa.axpy(t, from, out);
+            }
+        }
+        for (offset, row) in self.offset.iter_mut().zip(self.directions.chunks_exact(dim)).take(rank) {
+            *offset = isa.dot(row, mean);
+        }
+    }
+}
+
+impl Cells {
+    /// Turned directions of queries, and the coordinates of the keys' mean along them.
+    pub(super) fn asking(&self, dim: usize) -> (&[f32], &[f32]) {
+        let (directions, offset) = if self.asked.fitted() {
+            (&self.asked.directions, &self.asked.offset)
+        } else {
+            (&self.turned, &self.offset)
+        };
+        (&directions[..self.rank * dim], &offset[..self.rank])
+    }
+
+    /// Gathers all keys anew if they are gathered, after the sample queries have changed.
+    pub fn refit(&mut self, keys: Keys<'_>) {
+        if self.active {
+            self.fold(keys);
+        }
+    }
+
+    /// Tries both ways of choosing directions and notes the cheaper; returns whether all `live` keys are arranged that way
+    /// already. The list of keys must be renewed otherwise.
+    pub(super) fn decide(&mut self, keys: Keys<'_>, live: usize) -> bool {
+        let trial = live.min(TRIAL);
+        for i in 0..trial {
+            self.work.live[i] = self.work.live[i * live / trial];
+        }
+        self.asked.way = Way::Keys;
+        let plain = self.arrange(keys, trial);
+        self.asked.way = Way::Balanced;
+        let balanced = self.arrange(keys, trial);
+        self.asked.decided = live;
+        if balanced < plain {
+            return trial == live;
+        }
+        self.asked.way = Way::Keys;
+        false
+    }
+
+    /// Balances the first `rows` directions: leaves the keys' in `basis`, the queries' in `room`, the most telling first,
+    /// and chooses how many to use.
+    ///
+    /// With moments K of keys and Q of queries along orthonormal directions V, and K = L L^T: the eigenvectors U of
+    /// L^T Q L, with values b^2, make the keys' directions b^(1/2) U^T L^-1 V and the queries' b^(-1/2) U^T L^T V.
+    pub(super) fn balance(&mut self, keys: Keys<'_>, rows: usize, fitted: usize) {
+        let (dim, isa, used) = (keys.dim, keys.isa, rows * keys.dim);
+        self.room.fill(0.0);
+        let scale = self.moment(isa, rows, fitted, true);
+        let asked = self.project_asked(keys, rows, fitted);
+        if !(scale > 0.0 && self.moment(isa, rows, asked, false) > 0.0) {
+            // Keys or queries that do not vary: nothing to balance.
+            self.room[..used].copy_from_slice(&self.basis[..used]);
+            return;
+        }
+        let lower = &mut self.room[..rows * rows];
+        cholesky(isa, lower, rows);
+        let (first, rest) = self.work.along.split_at_mut(rows * rows);
+        let (both, next) = rest.split_at_mut(rows * rows);
+        let next = &mut next[..rows * rows];
+        // first = Q L, both = L^T Q L.
+        first.fill(0.0);
+        both.fill(0.0);
+        for (row, out) in self.turn.chunks_exact(rows).zip(first.chunks_exact_mut(rows)) {
+            for (k, (&q, l)) in row.iter().zip(lower.chunks_exact(rows)).enumerate() {
+                isa.axpy(q, &l[..=k], &mut out[..=k]);
+            }
+        }
+        for (k, (l, from)) in lower.chunks_exact(rows).zip(first.chunks_exact(rows)).enumerate() {
+            for (&l, out) in l[..=k].iter().zip(both.chunks_exact_mut(rows)) {
+                isa.axpy(l, from, out);
+            }
+        }
+        let u = &mut self.turn[..rows * rows];
+        u.iter_mut().enumerate().for_each(|(i, x)| *x = noise(keys.seed ^ 0x6261_6c61, i as u64));
+        for round in 0..=ROUNDS {
+            orthonormalise(isa, u, rows, if round == ROUNDS { 2 } else { 1 });
+            for (row, out) in u.chunks_exact(rows).zip(next.chunks_exact_mut(rows)) {
+                isa.dots(both, rows, row, out);
+            }
+            if round < ROUNDS {
+                u.copy_from_slice(next);
+            }
+        }
+        let mut spread = [0.0; RANK];
+        for (s, (row, out)) in spread.iter_mut().zip(u.chunks_exact(rows).zip(next.chunks_exact(rows))) {
+            *s = isa.dot(row, out).max(0.0);
+        }
+        let most = spread.iter().fold(0.0f32, |m, &s| m.max(s));
+        let all: f32 = spread.iter().sum();
+        // No fewer than cover the keys.
+        let least = core::mem::replace(&mut self.rank, self.shape.rank);
+        let mut covered = 0.0;
+        for (j, s) in spread[..rows].iter_mut().enumerate() {
+            covered += *s;
+            if (j + 1) % STEP == 0 && j + 1 >= least && covered >= COVER * all {
+                self.rank = self.rank.min(j + 1);
+            }
+            // b^(1/2)
+            *s = libm::sqrtf(libm::sqrtf(s.max(most * NOTHING)));
+        }
+        // Into `turned` L^-1 V, into `directions` L^T V.
+        self.asked.directions[..used].fill(0.0);
+        for (i, l) in lower.chunks_exact(rows).enumerate() {
+            let (before, out) = self.turned[..(i + 1) * dim].split_at_mut(i * dim);
+            let from = &self.basis[i * dim..][..dim];
+            out.copy_from_slice(from);
+            for (&l, w) in l.iter().zip(before.chunks_exact(dim)) {
+                isa.axpy(-l, w, out);
+            }
+            isa.scale(1.0 / l[i], out);
+            for (&l, out) in l[..=i].iter().zip(self.asked.directions.chunks_exact_mut(dim)) {
+                isa.axpy(l, from, out);
+            }
+        }
+        self.basis[..used].fill(0.0);
+        self.room[..used].fill(0.0);
+        for (j, (u, s)) in self.turn.chunks_exact(rows).zip(spread).enumerate().take(rows) {
+            let (key, query) = (&mut self.basis[j * dim..][..dim], &mut self.room[j * dim..][..dim]);
+            for (i, &u) in u.iter().enumerate() {
+                isa.axpy(u * s, &self.turned[i * dim..][..dim], key);
+                isa.axpy(u / s, &self.asked.directions[i * dim..][..dim], query);
+            }
+        }
+    }
+
+    /// Coordinates `[rows][asked]` of the queries along the directions; returns how many there are.
+    fn project_asked(&mut self, keys: Keys<'_>, rows: usize, fitted: usize) -> usize {
+        let (dim, isa) = (keys.dim, keys.isa);
+        let asked = (self.asked.count - HELD).min(fitted);
+        let w = &mut self.work;
+        for first in (0..asked).step_by(PANEL) {
+            let count = PANEL.min(asked - first);
+            let mut at = [0; PANEL];
+            at.iter_mut().enumerate().for_each(|(i, at)| *at = (HELD + first + i) as u32);
+            isa.run(Pack { rows: &self.asked.rows, stride: dim, cols: dim, at: &at[..count], out: &mut w.panel });
+            product(isa, &w.panel, &self.basis[..rows * dim], dim, &mut w.product);
+            for j in 0..rows {
+                // Distances are products with the query as seen from the keys' mean.
+                let offset = if keys.l2 { isa.dot(&self.basis[j * dim..][..dim], &self.mean[..dim]) } else { 0.0 };
+                let out = &mut w.along[j * asked + first..][..count];
+                out.iter_mut().zip(&w.product[j * PANEL..]).for_each(|(o, x)| *o = x - offset);
+            }
+        }
+        asked
+    }
+
+    /// Second moment of the first `n` of `along`, `[rows][n]`, up to a factor: of keys into `room`, of queries into `turn`.
+    /// Returns what the largest coordinate was scaled by, 0 if that cannot be.
+    fn moment(&mut self, isa: Isa, rows: usize, n: usize, of_keys: bool) -> f32 {
+        let w = &mut self.work;
+        let along = &mut w.along[..rows * n];
+        let scale = 1.0 / along.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        if !(scale.is_normal() && along.iter().all(|x| x.is_finite())) {
+            return 0.0;
+        }
+        isa.scale(scale, along);
+        let out = if of_keys { &mut self.room } else { &mut self.turn };
+        for first in (0..rows).step_by(PANEL) {
+            let count = PANEL.min(rows - first);
+            let mut at = [0; PANEL];
+            at.iter_mut().enumerate().for_each(|(i, at)| *at = (first + i) as u32);
+            isa.run(Pack { rows: along, stride: n, cols: n, at: &at[..count], out: &mut w.panel });
+            product(isa, &w.panel, along, n, &mut w.product);
+            for (out, from) in out.chunks_exact_mut(rows).zip(w.product.chunks_exact(PANEL)).take(rows) {
+                out[first..][..count].copy_from_slice(&from[..count]);
+            }
+        }
+        scale
+    }
+}
+
+/// The lower triangle L of a symmetric matrix L L^T, in its place; what hardly varies is taken to vary a little.
+fn cholesky(isa: Isa, x: &mut [f32], n: usize) {
+    let most = (0..n).fold(0.0f32, |m, i| m.max(x[i * n + i]));
+    for i in 0..n {
+        let (before, row) = x[..(i + 1) * n].split_at_mut(i * n);
+        for (j, other) in before.chunks_exact(n).enumerate() {
+            row[j] = (row[j] - isa.dot(&row[..j], &other[..j])) / other[j];
+        }
+        row[i] = libm::sqrtf((row[i] - isa.norm2(&row[..i])).max(most * NOTHING));
+    }
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+    use crate::dci::{Engine, Index, IndexOptions, Metric};
+    use std::vec;
+    use std::vec::Vec;
+
+    const DIM: usize = 12;
+    const KEYS: usize = 900;
+
+    /// Rows that vary by `spread(i)` along coordinate i, mixed a little.
+    fn rows(n: usize, seed: u64, spread: impl Fn(usize) -> f32) -> Vec<f32> {
+        let mut x: Vec<f32> = (0..n * DIM).map(|i| noise(seed, i as u64) * spread(i % DIM)).collect();
+        for row in x.chunks_exact_mut(DIM) {
+            (1..DIM).for_each(|i| row[i] += 0.3 * row[i - 1] + 0.2);
+        }
+        x
+    }
+
+    /// An index of keys that vary where queries do not, its directions balanced.
+    fn balanced(metric: Metric) -> (Index, Vec<f32>, Vec<f32>) {
+        let keys = rows(KEYS, 1, |i| 3.0 * 0.7f32.powi(i as i32));
+        let queries = rows(400, 2, |i| 5.0 * 0.75f32.powi((DIM - i) as i32));
+        let options = IndexOptions { metric, engine: Engine::Cells, ..IndexOptions::new(DIM) };
+        let mut index = Index::new(&options).expect("memory");
+        index.insert(Rows::new(&keys, DIM).expect("rows"), None).expect("memory");
+        index.fit(Some(Rows::new(&queries, DIM).expect("rows"))).expect("queries");
+        index.cells.asked.way = Way::Balanced;
+        let Keys { norm2, ids, dim, l2, isa, seed, .. } = index.keys_view();
+        let (norm2, ids) = (norm2.to_vec(), ids.to_vec());
+        index.cells.fold(Keys { keys: &keys, norm2: &norm2, ids: &ids, dim, l2, isa, seed });
+        (index, keys, queries)
+    }
+
+    fn dot(a: &[f32], b: &[f32]) -> f64 {
+        a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+    }
+
+    /// Eigenvalues of a symmetric matrix by Jacobi's rotations, largest first.
+    fn eigenvalues(m: &mut [Vec<f64>]) -> Vec<f64> {
+        let n = m.len();
+        for _ in 0..60 {
+            for p in 0..n {
+                for q in p + 1..n {
+                    if m[p][q].abs() < 1e-300 {
+                        continue;
+                    }
+                    let t = 0.5 * (2.0 * m[p][q]).atan2(m[q][q] - m[p][p]);
+                    let (s, c) = t.sin_cos();
+                    for row in m.iter_mut() {
+                        (row[p], row[q]) = (c * row[p] - s * row[q], s * row[p] + c * row[q]);
+                    }
+                    for k in 0..n {
+                        (m[p][k], m[q][k]) = (c * m[p][k] - s * m[q][k], s * m[p][k] + c * m[q][k]);
+                    }
+                }
+            }
+        }
+        let mut values: Vec<f64> = (0..n).map(|i| m[i][i]).collect();
+        values.sort_by(|a, b| b.total_cmp(a));
+        values
+    }
+
+    #[test]
+    fn coordinates_of_both_sides_multiply_to_products() {
+        for metric in [Metric::InnerProduct, Metric::L2] {
+            let (index, keys, queries) = balanced(metric);
+            let cells = &index.cells;
+            assert!(cells.asked.fitted() && cells.rank == DIM);
+            for i in 0..DIM {
+                for j in 0..DIM {
+                    let x = dot(&cells.basis[i * DIM..][..DIM], &cells.room[j * DIM..][..DIM]);
+                    assert!((x - f64::from(u8::from(i == j))).abs() < 1e-3, "{i} {j}: {x}");
+                }
+            }
+            let (asking, offset) = cells.asking(DIM);
+            for (key, query) in keys.chunks_exact(DIM).zip(queries.chunks_exact(DIM)) {
+                let l2 = metric == Metric::L2;
+                let mean: Vec<f32> = cells.mean[..DIM].to_vec();
+                let centred: Vec<f32> = key.iter().zip(&mean).map(|(k, m)| k - m).collect();
+                let seen: Vec<f32> = query.iter().zip(&mean).map(|(q, m)| if l2 { q - m } else { *q }).collect();
+                let product: f64 = (0..DIM)
+                    .map(|j| {
+                        let y = dot(&asking[j * DIM..][..DIM], query) - if l2 { f64::from(offset[j]) } else { 0.0 };
+                        (dot(&cells.turned[j * DIM..][..DIM], key) - f64::from(cells.offset[j])) * y
+                    })
+                    .sum();
+                let want = dot(&centred, &seen);
+                let size = (dot(&centred, &centred) * dot(&seen, &seen)).sqrt();
+                assert!((product - want).abs() < 1e-3 * size + 1e-4, "{product} for {want}");
+            }
+        }
+    }
+
+    /// The naive twin: what the best few directions leave out, by f64 and Jacobi's rotations.
+    #[test]
+    fn the_first_directions_leave_out_as_little_as_can_be() {
+        let (index, keys, queries) = balanced(Metric::InnerProduct);
+        let cells = &index.cells;
+        let mean = &cells.mean[..DIM];
+        let moment = |rows: &[f32], mean: &[f32]| {
+            let mut m = vec![vec![0.0f64; DIM]; DIM];
+            for row in rows.chunks_exact(DIM) {
+                for i in 0..DIM {
+                    for j in 0..DIM {
+                        m[i][j] += f64::from(row[i] - mean[i]) * f64::from(row[j] - mean[j]);
+                    }
+                }
+            }
+            m
+        };
+        let (k, q) = (moment(&keys, mean), moment(&queries, &[0.0; DIM]));
+        // L^T Q L for K = L L^T.
+        let mut l = vec![vec![0.0; DIM]; DIM];
+        for i in 0..DIM {
+            for j in 0..=i {
+                let x = k[i][j] - (0..j).map(|m| l[i][m] * l[j][m]).sum::<f64>();
+                l[i][j] = if i == j { x.sqrt() } else { x / l[j][j] };
+            }
+        }
+        let mut both = vec![vec![0.0; DIM]; DIM];
+        for i in 0..DIM {
+            for j in 0..DIM {
+                for a in 0..DIM {
+                    both[i][j] += (0..DIM).map(|b| l[a][i] * q[a][b] * l[b][j]).sum::<f64>();
+                }
+            }
+        }
+        let values = eigenvalues(&mut both);
+        let left_out = |kept: usize, ours: bool| {
+            let mut sum = 0.0;
+            for key in keys.chunks_exact(DIM) {
+                let key: Vec<f32> = key.iter().zip(mean).map(|(k, m)| k - m).collect();
+                let x: Vec<f64> = (0..kept).map(|j| dot(&cells.basis[j * DIM..][..DIM], &key)).collect();
+                for query in queries.chunks_exact(DIM) {
+                    // Leading axes of the keys are nearly the first coordinates.
+                    let have = match ours {
+                        true => (0..kept).map(|j| x[j] * dot(&cells.room[j * DIM..][..DIM], query)).sum::<f64>(),
+                        false => dot(&key[..kept], &query[..kept]),
+                    };
+                    sum += (dot(&key, query) - have).powi(2);
+                }
+            }
+            sum
+        };
+        for kept in [1, 3, 6, 9] {
+            let best: f64 = values[kept..].iter().sum();
+            let (ours, plain) = (left_out(kept, true), left_out(kept, false));
+            assert!(ours < 1.2 * best && ours > 0.99 * best, "{kept}: {ours:e}, best {best:e}");
+            assert!(plain > 1.5 * best, "{kept}: the keys alone do as well, {plain:e}");
+        }
+    }
+}
