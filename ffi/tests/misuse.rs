@@ -34,8 +34,8 @@ fn index_options_out_of_range() {
     for x in [-0.5, 1.0, f32::NAN, f32::INFINITY] {
         options_refused(BAD, &["promotion: ", &format!("(got {x})")], |o| o.promotion = x);
     }
-    for x in [-1.0, f32::NAN, f32::INFINITY, 1e30] {
-        options_refused(BAD, &["max_norm: ", &format!("(got {x})")], |o| o.max_norm = x);
+    for (x, text) in [(-1.0, "-1"), (f32::NAN, "NaN"), (f32::INFINITY, "inf"), (1e30, "1e30")] {
+        options_refused(BAD, &["max_norm: ", &format!("(got {text})")], |o| o.max_norm = x);
     }
     options_refused(BAD, &["capacity: "], |o| o.capacity = usize::MAX);
     options_refused(BAD, &["flags: unknown flag bits (got 4)"], |o| o.flags = 7);
