@@ -186,6 +186,42 @@ fn sixteen_bit_rows_widen_exactly() {
     }
 }
 
+#[test]
+fn numbers_round_to_the_nearest_half() {
+    // Halves, what lies between them, just beside that, and beyond the largest.
+    let between = |b: u16| (half_to_f32(b) + half_to_f32(b + 1)) * 0.5;
+    let step = if cfg!(miri) { 977 } else { 7 };
+    let mut x =
+        vec![0.0, -0.0, 65519.9, 65520.0, 1e30, f32::MIN_POSITIVE, 2.9e-8, 3.1e-8, f32::INFINITY, f32::NEG_INFINITY];
+    for b in (0..0x7bff).step_by(step) {
+        let tie = between(b);
+        x.extend([half_to_f32(b), tie, -tie, tie.next_up(), tie.next_down()]);
+    }
+    let nearest = |x: f32| {
+        let bits = (x.to_bits() >> 16 & 0x8000) as u16;
+        let a = x.abs();
+        if a >= 65520.0 {
+            return bits | 0x7c00;
+        }
+        let (mut low, mut high) = (0u16, 0x7bff);
+        while high - low > 1 {
+            let b = (low + high) / 2;
+            if half_to_f32(b) <= a { low = b } else { high = b }
+        }
+        let [below, above] = [low, high].map(|b| (f64::from(half_to_f32(b)) - f64::from(a)).abs());
+        bits | if below < above || (below == above && low % 2 == 0) { low } else { high }
+    };
+    for isa in isas() {
+        for n in [x.len(), 37, 1, 15, 0, 16] {
+            let mut bits = vec![0; n];
+            isa.round_f16(&x[..n], &mut bits);
+            for (&x, &b) in x.iter().zip(&bits) {
+                assert_eq!(b, nearest(x), "{}: {x:e}", isa.name());
+            }
+        }
+    }
+}
+
 /// From the definition of the format.
 fn half_to_f32(b: u16) -> f32 {
     let sign = if b >> 15 == 1 { -1.0 } else { 1.0 };

@@ -10,7 +10,7 @@ use crate::features::{ACCELERATED, CERTIFICATES, TOP_K};
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
 use crate::simd::Isa;
 #[cfg(feature = "half")]
-use half::{bf16, f16};
+use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 /// Rows in their storage type.
 enum Store {
@@ -44,28 +44,35 @@ impl Store {
         })
     }
 
-    /// Appends one row; `false` when a finite number does not fit the storage type (the row is then not complete).
-    fn push_row(&mut self, row: &[f32]) -> bool {
-        #[cfg_attr(not(feature = "half"), allow(unused_mut))]
-        let mut fits = true;
-        for &x in row {
-            match self {
-                Store::F32(b) => reserved(b.push(x)),
-                #[cfg(feature = "half")]
-                Store::F16(b) => {
-                    let h = f16::from_f32(x);
-                    fits &= h.is_finite() || !x.is_finite();
-                    reserved(b.push(h));
-                }
-                #[cfg(feature = "half")]
-                Store::Bf16(b) => {
+    /// Appends one row; `false` when a finite number does not fit the storage type (the row is then of no use).
+    fn push_row(&mut self, isa: Isa, row: &[f32]) -> bool {
+        #[cfg(not(feature = "half"))]
+        let _ = isa;
+        match self {
+            Store::F32(b) => {
+                reserved(b.extend_from_slice(row));
+                true
+            }
+            #[cfg(feature = "half")]
+            Store::F16(b) => {
+                let len = b.len();
+                reserved(b.resize(len + row.len(), f16::ZERO));
+                isa.round_f16(row, b[len..].reinterpret_cast_mut());
+                // Half of the last step beyond the largest is where rounding leaves the finite ones.
+                let most = 65520f32.to_bits()..f32::INFINITY.to_bits();
+                !row.iter().fold(false, |lost, x| lost | most.contains(&(x.to_bits() & 0x7fff_ffff)))
+            }
+            #[cfg(feature = "half")]
+            Store::Bf16(b) => {
+                let mut fits = true;
+                for &x in row {
                     let h = bf16::from_f32(x);
                     fits &= h.is_finite() || !x.is_finite();
                     reserved(b.push(h));
                 }
+                fits
             }
         }
-        fits
     }
 
     fn truncate(&mut self, n: usize) {
@@ -256,11 +263,11 @@ impl HeadCache {
     fn push_token(&mut self, at: usize, mut read: impl FnMut(bool, &mut [f32])) -> Result<()> {
         let too_large = |field| Err(Error::new(Status::NotFinite, field, "a number does not fit the storage type"));
         read(false, &mut self.row[..self.dim_k]);
-        if !self.keys.push_row(&self.row[..self.dim_k]) {
+        if !self.keys.push_row(self.isa, &self.row[..self.dim_k]) {
             return too_large("k");
         }
         read(true, &mut self.row[..self.dim_v]);
-        if !self.values.push_row(&self.row[..self.dim_v]) {
+        if !self.values.push_row(self.isa, &self.row[..self.dim_v]) {
             return too_large("v");
         }
         if TOP_K && let Some(index) = &mut self.index {

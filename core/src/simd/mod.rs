@@ -290,6 +290,14 @@ impl Isa {
         })
     }
 
+    /// f32 to the nearest IEEE half floats, of two the even one, as bits.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn round_f16(self, x: &[f32], bits: &mut [u16]) {
+        dispatch!(self, |s, x: &'a [f32], bits: &'a mut [u16]| -> () { rows::round_f16::<S>(s, x, bits) })
+    }
+
     /// bfloat16, as bits, to f32.
     ///
     /// # Panics

@@ -3,6 +3,7 @@
 use super::element::{Bf16, Element, F16};
 use super::vector::Simd;
 use crate::mem::{Dtype, Rows};
+use half::f16;
 
 /// Row `i` as f32 into `out[..cols]`.
 ///
@@ -52,6 +53,22 @@ pub(super) fn convert<E: Element<T = u16>, S: Simd>(s: S, bits: &[u16], out: &mu
     if i < n {
         // SAFETY: n - i elements are left.
         unsafe { s.store_partial(y.add(i), n - i, E::load_partial(s, x.add(i), n - i)) };
+    }
+}
+
+/// f32 to half floats.
+#[inline(always)]
+pub(super) fn round_f16<S: Simd>(s: S, x: &[f32], bits: &mut [u16]) {
+    assert_eq!(bits.len(), x.len());
+    let n = x.len();
+    let mut i = 0;
+    while i + S::LANES <= n {
+        // SAFETY: i + LANES <= n.
+        unsafe { s.store_f16(bits.as_mut_ptr().add(i), s.load(x.as_ptr().add(i))) };
+        i += S::LANES;
+    }
+    for (to, &x) in bits[i..].iter_mut().zip(&x[i..]) {
+        *to = f16::from_f32(x).to_bits();
     }
 }
 

@@ -129,6 +129,11 @@ impl Simd for Scalar {
         f16::from_bits(unsafe { *p }).to_f32()
     }
     #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16, v: f32) {
+        // SAFETY: passed on.
+        unsafe { *p = f16::from_f32(v).to_bits() }
+    }
+    #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> f32 {
         // SAFETY: passed on.
         bf16::from_bits(unsafe { *p }).to_f32()

@@ -92,6 +92,11 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// They are readable at `p`.
     unsafe fn load_f16(self, p: *const u16) -> Self::V;
+    /// Rounds to the nearest half floats, of two the even one, and stores their bits.
+    ///
+    /// # Safety
+    /// `LANES` numbers are writable at `p`.
+    unsafe fn store_f16(self, p: *mut u16, v: Self::V);
     /// `LANES` bfloat16, widened.
     ///
     /// # Safety

@@ -180,6 +180,17 @@ impl Simd for Neon {
         unsafe { vld1q_f32(x.as_ptr()) }
     }
     #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16, v: float32x4_t) {
+        let mut x = [0.0f32; 4];
+        // SAFETY: four numbers on the stack, four writable at `p`.
+        unsafe {
+            vst1q_f32(x.as_mut_ptr(), v);
+            for i in 0..4 {
+                *p.add(i) = f16::from_f32(x[i]).to_bits();
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> float32x4_t {
         // SAFETY: passed on.
         unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p))) }

@@ -213,6 +213,11 @@ impl Simd for Avx2 {
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
     }
     #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16, v: __m256) {
+        // SAFETY: passed on.
+        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+    }
+    #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> __m256 {
         // SAFETY: passed on.
         unsafe {

@@ -190,6 +190,11 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
     }
     #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16, v: __m512) {
+        // SAFETY: passed on.
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+    }
+    #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> __m512 {
         // SAFETY: passed on.
         unsafe {
