@@ -177,6 +177,28 @@ fn cells_of_equal_keys_are_estimated_exactly() {
     assert!(distance(&have, &want) < 1e-5 && stats.pairs < stats.pairs_dense);
 }
 
+/// No rows, rows that see nothing, and one row: AUTO's first look and the trial have nothing to go by.
+#[test]
+fn the_least_there_can_be_is_attended() {
+    let keys = 4096;
+    let (padding, nothing) = (vec![0u8; keys], vec![0u64; 300]);
+    for (rows, mask) in
+        [(0, Mask::None), (1, Mask::None), (5, Mask::None), (300, Mask::Keys(&padding)), (300, Mask::Prefix(&nothing))]
+    {
+        let heads = Heads::new(1, 1, 2, rows, keys, [64, 64], 0.3);
+        let (want, want_lse, _) = heads.run(mask, mode(Mode::Exact, 0.0));
+        for way in [Mode::Auto, Mode::Accelerated] {
+            let (have, lse, _) = heads.run(mask, mode(way, 0.05));
+            // Single rows are held to twice the tolerance.
+            assert!(rows == 0 || distance(&have, &want) < 0.1 || have == want, "{rows} rows, {mask:?}");
+            assert!(lse.iter().zip(&want_lse).all(|(a, b)| (a - b).abs() < 0.1 || a == b), "{rows} rows, {mask:?}");
+            if !matches!(mask, Mask::None) {
+                assert!(have.iter().all(|&x| x == 0.0) && lse.iter().all(|&x| x == f32::NEG_INFINITY));
+            }
+        }
+    }
+}
+
 #[test]
 fn noise_is_attended_exactly() {
     let (n, d) = (2560, 64);

@@ -198,6 +198,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             if !doubtful || b.predicted_error(work) <= FAR_OFF * f64::from(self.rule.error) {
                 break (done, failing);
             }
+            // A quarter of the thresholds: every way before is lost time.
             times += 2;
             if times >= LADDER {
                 stats.add(&AttentionStats { pairs: seen, ..part });

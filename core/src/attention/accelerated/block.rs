@@ -518,15 +518,11 @@ impl RowBlock<'_> {
         }
     }
 
-    /// After some of the cells of `rows`: thresholds of those that found more than they were estimated to weigh in all. What
-    /// was opened for them before would not be opened now; what comes after will not be.
-    pub(super) fn raise_limits(&self, work: &mut Work, rows: Listed) {
-        let Work { exact, dense_sum, total, lists, settled, every, sample, .. } = work;
-        let rows = match rows {
-            Listed::All => &every[..self.queries()],
-            Listed::Sample => &**sample,
-            Listed::Child(lane) => lists[1].of(lane).0,
-        };
+    /// After the cells of node `lane` of a root block: thresholds of the rows that opened it and found more in all than they
+    /// were estimated to weigh. What was opened for them before would not be opened now; what comes after will not be.
+    pub(super) fn raise_limits(&self, work: &mut Work, lane: usize) {
+        let Work { exact, dense_sum, total, lists, settled, .. } = work;
+        let rows = lists[1].of(lane).0;
         let raise = Raise { rows, exact, dense: dense_sum, total, factor: RAISE, raised: settled };
         for at in 0..self.isa.run(raise) {
             work.set_limits(work.settled[at] as usize);

@@ -3,8 +3,8 @@
 //! To first order the keys that a row `q` prefers pull a child's mean value by `Cov(v, k) q`, the covariance within the
 //! child. Children are too many to keep a matrix each, but how values go with keys is a matter of the head: its moments
 //! `M = sum (v - mean) (k - mean)^T` over keys of all cells, scaled by a child's own spread `s^2` over their trace, stand for
-//! all of them. For nodes too: with moments of their own they err no less, while cells err twice as much with those of nodes. So a row needs one vector, `M q`, and one number, the
-//! sum of its estimated weights times `s^2`.
+//! all of them. For nodes too: with moments of their own they err no less, while cells err twice as much with those of
+//! nodes. So a row needs one vector, `M q`, and one number, the sum of its estimated weights times `s^2`.
 
 use super::block::{RowBlock, Work};
 use crate::cells::{BLOCK, Matrix};

@@ -223,7 +223,7 @@ impl RowBlock<'_> {
             }
         }
         self.opened(work, node, done, watch);
-        self.raise_limits(work, Listed::Child(lane));
+        self.raise_limits(work, lane);
         let Work { scores, sums, lists, estimated, coarse, settled, sigma, doubt, lean, .. } = work;
         let [cells, nodes, _] = scores;
         let (rows, places) = lists[1].of(lane);
