@@ -107,16 +107,20 @@ pub enum Detail {
     },
 }
 
-/// An error: copyable, static text, no heap. `Display` writes `field: reason (detail)`.
+/// An error: copyable, static text, no heap. `Display` writes `field: reason (detail)`. Without the feature `messages` it is
+/// the status alone, whose sentence `Display` writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Error {
     /// The kind, one to one with the C status codes.
     pub status: Status,
     /// The argument or field at fault, by its public name.
+    #[cfg(feature = "messages")]
     pub field: &'static str,
     /// Why it was refused.
+    #[cfg(feature = "messages")]
     pub reason: &'static str,
     /// Where, or which value.
+    #[cfg(feature = "messages")]
     pub detail: Detail,
 }
 
@@ -125,45 +129,83 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 impl Error {
     /// An error without a detail.
+    #[cfg(feature = "messages")]
     pub const fn new(status: Status, field: &'static str, reason: &'static str) -> Self {
         Error { status, field, reason, detail: Detail::None }
     }
 
-    /// The same error, pointing at a row.
-    pub const fn row(mut self, row: usize) -> Self {
-        self.detail = Detail::Row(row as u64);
+    /// An error.
+    #[cfg(not(feature = "messages"))]
+    pub const fn new(status: Status, _field: &'static str, _reason: &'static str) -> Self {
+        Error { status }
+    }
+
+    #[cfg(feature = "messages")]
+    const fn with(mut self, detail: Detail) -> Self {
+        self.detail = detail;
         self
+    }
+
+    #[cfg(not(feature = "messages"))]
+    const fn with(self, _detail: Detail) -> Self {
+        self
+    }
+
+    /// Field, reason and detail, where this build keeps them.
+    #[cfg(feature = "messages")]
+    pub const fn message(&self) -> Option<(&'static str, &'static str, Detail)> {
+        Some((self.field, self.reason, self.detail))
+    }
+
+    /// Field, reason and detail, where this build keeps them.
+    #[cfg(not(feature = "messages"))]
+    pub const fn message(&self) -> Option<(&'static str, &'static str, Detail)> {
+        None
+    }
+
+    /// The same error, of another field.
+    #[cfg(feature = "messages")]
+    pub(crate) const fn of(self, field: &'static str) -> Self {
+        Error { field, ..self }
+    }
+
+    /// The same error.
+    #[cfg(not(feature = "messages"))]
+    pub(crate) const fn of(self, _field: &'static str) -> Self {
+        self
+    }
+
+    /// The same error, pointing at a row.
+    pub const fn row(self, row: usize) -> Self {
+        self.with(Detail::Row(row as u64))
     }
 
     /// The same error, naming the refused value.
-    pub const fn value(mut self, value: u64) -> Self {
-        self.detail = Detail::Value(value);
-        self
+    pub const fn value(self, value: u64) -> Self {
+        self.with(Detail::Value(value))
     }
 
     /// The same error, naming the refused number.
-    pub const fn number(mut self, number: f32) -> Self {
-        self.detail = Detail::Number(number);
-        self
+    pub const fn number(self, number: f32) -> Self {
+        self.with(Detail::Number(number))
     }
 
     /// The same error, naming the id.
-    pub const fn id(mut self, id: u64) -> Self {
-        self.detail = Detail::Id(id);
-        self
+    pub const fn id(self, id: u64) -> Self {
+        self.with(Detail::Id(id))
     }
 
     /// The same error, with what was needed and what was there.
-    pub const fn need(mut self, need: usize, have: usize) -> Self {
-        self.detail = Detail::Need { need: need as u64, have: have as u64 };
-        self
+    pub const fn need(self, need: usize, have: usize) -> Self {
+        self.with(Detail::Need { need: need as u64, have: have as u64 })
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.field, self.reason)?;
-        match self.detail {
+        let Some((field, reason, detail)) = self.message() else { return f.write_str(self.status.message()) };
+        write!(f, "{field}: {reason}")?;
+        match detail {
             Detail::None => Ok(()),
             Detail::Row(r) => write!(f, " (row {r})"),
             Detail::Value(v) => write!(f, " (got {v})"),

@@ -11,10 +11,51 @@ pub const CERTIFICATES: bool = cfg!(feature = "certificates");
 pub const TOP_K: bool = cfg!(feature = "top-k");
 /// Cells of an index and batches of queries.
 pub const CELLS: bool = cfg!(feature = "cells");
+/// More than one level of an index.
+pub const LEVELS: bool = cfg!(feature = "levels");
 /// f16 and bf16 elements.
 pub const HALF: bool = cfg!(feature = "half");
+/// Queries that are the keys, too.
+pub const SHARED_QK: bool = cfg!(feature = "shared-qk");
 /// Tiles of many rows of exact attention.
 pub const PANELS: bool = cfg!(feature = "panels");
+
+/// A part that only some builds have: none takes no room, and what would make and drop it is left out.
+pub(crate) struct Part<T, const HAS: usize>([T; HAS]);
+
+impl<T, const HAS: usize> Part<T, HAS> {
+    /// The part, made where there is one.
+    ///
+    /// # Errors
+    /// As `part`.
+    pub(crate) fn make(mut part: impl FnMut() -> Result<T>) -> Result<Self> {
+        let mut result = Ok(());
+        let made: [Option<T>; HAS] = core::array::from_fn(|_| part().map_err(|e| result = Err(e)).ok());
+        result.map(|()| Part(made.map(|part| part.unwrap_or_else(|| unreachable!("no part failed")))))
+    }
+
+    /// The part, where there is one.
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+        self.0.first_mut()
+    }
+}
+
+impl<T, const HAS: usize> core::ops::Deref for Part<T, HAS> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        self.0.first().unwrap_or_else(|| unreachable!("callers ask the constant"))
+    }
+}
+
+impl<T, const HAS: usize> core::ops::DerefMut for Part<T, HAS> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.first_mut().unwrap_or_else(|| unreachable!("callers ask the constant"))
+    }
+}
 
 /// Refuses what is not there.
 ///

@@ -9,6 +9,7 @@ use crate::{guard, view::tensor, view::tensor_mut};
 use core::ffi::c_void;
 use core::ptr::{null, null_mut};
 use iceformer_core::attention::{self, Problem};
+use iceformer_core::features::SHARED_QK;
 use iceformer_core::mem::{Tensor, TensorMut};
 use iceformer_core::{Error, Result, Status};
 
@@ -162,7 +163,9 @@ unsafe fn problem<'a>(desc: *const ice_attention_desc, touched: Touched) -> Resu
         return Err(Error::new(Status::Shape, "heads_kv", "does not divide heads_q").value(heads_kv as u64));
     }
     let mut options = view::attention_options(&d.options)?;
-    if options.shared_qk && d.rows_q != d.rows_kv {
+    options.built()?;
+    let shared = SHARED_QK && options.shared_qk;
+    if shared && d.rows_q != d.rows_kv {
         let e = Error::new(Status::Shape, "rows_kv", "must equal rows_q when queries and keys are shared");
         return Err(e.value(d.rows_kv as u64));
     }
@@ -178,8 +181,7 @@ unsafe fn problem<'a>(desc: *const ice_attention_desc, touched: Touched) -> Resu
     // Nothing is read then, so there is nothing to check for NaN.
     options.trusted |= !inputs;
     let q = read(d.q, [batch, heads_q, d.rows_q, dim_k], names!("q"), inputs)?;
-    let k: Tensor<'a> =
-        if options.shared_qk { q } else { read(d.k, [batch, heads_kv, d.rows_kv, dim_k], names!("k"), inputs)? };
+    let k: Tensor<'a> = if shared { q } else { read(d.k, [batch, heads_kv, d.rows_kv, dim_k], names!("k"), inputs)? };
     let v = if touched == Touched::QueriesAndKeys {
         k
     } else {

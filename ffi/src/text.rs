@@ -104,10 +104,11 @@ impl<'a> Text<'a> {
 
     /// Appends an error: `field: reason (detail)`.
     pub(crate) fn error(&mut self, e: &Error) {
-        self.str(e.field);
+        let Some((field, reason, detail)) = e.message() else { return self.str(e.status.message()) };
+        self.str(field);
         self.str(": ");
-        self.str(e.reason);
-        let (word, x) = match e.detail {
+        self.str(reason);
+        let (word, x) = match detail {
             Detail::None => return,
             Detail::Row(x) => (" (row ", x),
             Detail::Value(x) => (" (got ", x),

@@ -6,7 +6,7 @@ use super::head_topk::index_options;
 use crate::cells::{Cells, SEGMENT};
 use crate::dci::Index;
 use crate::error::{Error, Result, Status, reserved};
-use crate::features::{ACCELERATED, CERTIFICATES, TOP_K};
+use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
 use crate::simd::Isa;
 #[cfg(feature = "half")]
@@ -122,9 +122,9 @@ pub struct HeadCache {
     keys: Store,
     values: Store,
     /// Token t has id t.
-    index: Option<Index>,
+    index: Option<Part<Index, { TOP_K as usize }>>,
     /// Segments of tokens 0, SEGMENT, 2 SEGMENT.. however they were appended.
-    cells: Option<Cells>,
+    cells: Option<Part<Cells, { ACCELERATED as usize }>>,
     isa: Isa,
     published: usize,
     pending: usize,
@@ -158,14 +158,14 @@ impl HeadCache {
     /// `options` are resolved.
     pub(super) fn new_in(o: &SessionOptions, memory: &Memory) -> Result<Self> {
         let index = match o.has_index() {
-            true => Some(Index::new_in(&index_options(&o.attention, o.dim_k, o.capacity), memory)?),
+            true => Some(Part::make(|| Index::new_in(&index_options(&o.attention, o.dim_k, o.capacity), memory))?),
             false => None,
         };
         let cells = match o.has_cells() {
-            true => {
+            true => Some(Part::make(|| {
                 let cells = Cells::new_in(memory, o.means(), o.dim_k, o.dim_v, o.capacity)?.staged(memory)?;
-                Some(if o.attention.certificate { cells.certified(memory)? } else { cells })
-            }
+                if o.attention.certificate { cells.certified(memory) } else { Ok(cells) }
+            })?),
             false => None,
         };
         Ok(HeadCache {
@@ -273,7 +273,7 @@ impl HeadCache {
         if TOP_K && let Some(index) = &mut self.index {
             // The stored key, rounded, so that both ways of attending see the same numbers.
             let stored = self.keys.rows(at + 1, self.dim_k).slice(at, 1);
-            index.insert(stored, Some(&[at as u64])).map_err(|e| Error { field: "k", ..e })?;
+            index.insert(stored, Some(&[at as u64])).map_err(|e| e.of("k"))?;
         }
         for (most, rows) in
             self.largest.iter_mut().zip([self.keys.rows(at + 1, self.dim_k), self.values.rows(at + 1, self.dim_v)])
@@ -420,10 +420,10 @@ impl HeadCache {
     }
 
     pub(super) fn cells(&self) -> Option<&Cells> {
-        self.cells.as_ref()
+        self.cells.as_deref()
     }
 
     pub(super) fn index(&self) -> Option<&Index> {
-        self.index.as_ref()
+        self.index.as_deref()
     }
 }

@@ -5,14 +5,14 @@ use super::dense::{self, Dense};
 use super::problem::{AttentionStats, Checked, Problem};
 use super::{Mode, accelerated, clock, exact, head_topk};
 use crate::error::{Error, Result, Status};
-use crate::features::{ACCELERATED, CERTIFICATES, TOP_K};
+use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
 use crate::mem::{Layout, Memory, Objects, Plan};
 
 /// Work memory of one part; made once per part, so its own size does not matter.
 #[allow(clippy::large_enum_variant)]
 enum Work {
     Exact(exact::Work),
-    TopK(head_topk::Work),
+    TopK(Part<head_topk::Work, { TOP_K as usize }>),
 }
 
 impl Work {
@@ -32,7 +32,8 @@ impl Work {
     fn new_in(checked: &Checked<'_>, memory: &Memory) -> Result<Self> {
         Ok(match checked.mode {
             Mode::TopK if TOP_K => {
-                Work::TopK(head_topk::Work::new_in(memory, &checked.options, checked.dim_k, checked.rows_kv)?)
+                let (o, dim_k, rows_kv) = (&checked.options, checked.dim_k, checked.rows_kv);
+                Work::TopK(Part::make(|| head_topk::Work::new_in(memory, o, dim_k, rows_kv))?)
             }
             _ => {
                 let work = exact::Work::new_in(memory, checked.dim_k, checked.dim_v, checked.rows_q)?;
@@ -73,7 +74,7 @@ fn run_part(
             let dense = Dense {
                 q: problem.q,
                 kv: |batch, head| {
-                    let k = if o.shared_qk { problem.q } else { problem.k };
+                    let k = if o.shared() { problem.q } else { problem.k };
                     (k.head(batch, head), problem.v.head(batch, head))
                 },
                 heads_kv: checked.heads_kv,
@@ -82,7 +83,7 @@ fn run_part(
                 masking: &checked.masking,
                 certificate: (CERTIFICATES && o.certificate).then(|| {
                     // Keys of the shared mode have unit norm.
-                    let key = if o.shared_qk { 1.0 } else { longest(&problem.k) };
+                    let key = if o.shared() { 1.0 } else { longest(&problem.k) };
                     checked.certificate(problem, [key, longest(&problem.v)])
                 }),
                 scale: o.scale,
@@ -113,17 +114,24 @@ pub fn required(problem: &Problem<'_>) -> Result<Layout> {
     }
     let mut part = Plan::new();
     Work::plan(&checked, &mut part)?;
-    let parts = parts(&checked);
+    let parts = parts(&checked)?;
     plan.add_plan(&part, parts);
-    if parts > 1 {
+    if cfg!(feature = "std") && parts > 1 {
         Objects::<Work>::plan(&mut plan, parts);
     }
     plan.finish()
 }
 
 /// Threads worth using.
-fn parts(checked: &Checked<'_>) -> usize {
-    checked.options.num_threads.min(pieces(checked)).max(1)
+///
+/// # Errors
+/// `Unsupported` for more than one without feature `std`.
+fn parts(checked: &Checked<'_>) -> Result<usize> {
+    let parts = checked.options.num_threads.min(pieces(checked)).max(1);
+    if cfg!(feature = "std") || parts == 1 {
+        return Ok(parts);
+    }
+    Err(Error::new(Status::Unsupported, "num_threads", "threads need the std feature").value(parts as u64))
 }
 
 /// Computes a whole problem. Work memory comes from `work`, all of it before the first row; `num_threads` above 1 needs
@@ -139,8 +147,8 @@ pub fn attention(problem: &Problem<'_>, work: &Memory) -> Result<AttentionStats>
     if ACCELERATED && checked.mode == Mode::Accelerated {
         return accelerated::call(problem, &checked, work, None, None);
     }
-    let parts = parts(&checked);
-    if parts == 1 {
+    let parts = parts(&checked)?;
+    if cfg!(not(feature = "std")) || parts == 1 {
         return run_part(problem, &checked, &mut Work::new_in(&checked, work)?, 0, 1);
     }
     let mut works = Objects::with_capacity(work, parts)?;

@@ -5,7 +5,7 @@ use super::exact::{self, Head, ROW_BLOCK, Work};
 use super::few::{self, FEW, MOST};
 use super::mask::Masking;
 use super::problem::AttentionStats;
-use crate::features::CERTIFICATES;
+use crate::features::{CERTIFICATES, SHARED_QK};
 use crate::mem::{Rows, Tensor, TensorMut};
 use crate::simd::Isa;
 
@@ -31,11 +31,15 @@ pub(super) fn most_pieces(shape: [usize; 4]) -> usize {
 }
 
 impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
+    fn shared(&self) -> bool {
+        SHARED_QK && self.shared_qk
+    }
+
     /// Part `ith` of `nth`, added to the statistics. What is computed for a row does not depend on `nth`.
     pub(super) fn run(&self, work: &mut Work, ith: usize, nth: usize, stats: &mut AttentionStats) {
         let [batch, heads, rows, _] = self.q.shape();
         let group = heads / self.heads_kv;
-        if rows <= FEW && group > 1 && !self.shared_qk {
+        if rows <= FEW && group > 1 && !self.shared() {
             return self.run_groups(work, ith, nth, stats);
         }
         let blocks = rows.div_ceil(ROW_BLOCK);
@@ -82,7 +86,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
         let (k, v) = (self.kv)(batch, head / (self.q.shape()[1] / self.heads_kv));
         Head {
             q,
-            k: if self.shared_qk { q } else { k },
+            k: if self.shared() { q } else { k },
             v,
             masking: self.masking,
             batch,

@@ -10,7 +10,7 @@ use super::fixed::FixedWork;
 use super::mask::{Masking, Visible};
 use super::panel::{Ahead, Panel, SELF, add_bias, factor};
 use crate::error::Result;
-use crate::features::PANELS;
+use crate::features::{PANELS, Part, SHARED_QK};
 use crate::mem::{Buf, Dtype, Maker, Memory, Plan, Rows, RowsMut};
 use crate::simd::tile::{self, KEYS, PANEL, ROWS, Span};
 use crate::simd::{self, Isa, Simd, Task, rows};
@@ -40,6 +40,14 @@ pub struct Head<'a> {
     pub softcap: f32,
     /// Keys are the queries scaled to unit norm; a row sees itself only when it sees nothing else.
     pub shared_qk: bool,
+}
+
+impl Head<'_> {
+    /// Whether keys are the queries.
+    #[inline(always)]
+    pub(super) fn shared(&self) -> bool {
+        SHARED_QK && self.shared_qk
+    }
 }
 
 /// Sizes of the work memory.
@@ -113,7 +121,7 @@ pub struct Work {
     /// Maxima, then sums of the weights.
     pub(super) state: Buf<f32>,
     row: Buf<f32>,
-    fixed: Option<FixedWork>,
+    fixed: Option<Part<FixedWork, { PANELS as usize }>>,
     pub(super) seen: Buf<Visible>,
     pub(super) spans: Buf<Span>,
 }
@@ -149,18 +157,20 @@ impl Work {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn with_fixed_scores(mut self, memory: &Memory) -> Result<Work> {
-        self.fixed = Some(FixedWork::new_in(memory, self.sizes.dim_k, ROW_BLOCK, self.sizes.block)?);
+        let sizes = self.sizes;
+        self.fixed = Some(Part::make(|| FixedWork::new_in(memory, sizes.dim_k, ROW_BLOCK, sizes.block))?);
         Ok(self)
     }
 
     /// Largest standard error of an inner product of a query and a key that came from fixed point; 0 without it.
     pub fn score_error(&self) -> f32 {
-        self.fixed.as_ref().map_or(0.0, FixedWork::error)
+        self.fixed.as_ref().filter(|_| PANELS).map_or(0.0, |fixed| fixed.error())
     }
 
     /// Refuses a head whose parts do not fit together or whose dimensions this memory is not for.
     pub(super) fn check(&self, head: &Head<'_>, rows: usize) {
-        let keys = if head.shared_qk { head.q } else { head.k };
+        assert!(SHARED_QK || !head.shared_qk, "this build has no shared query-key mode");
+        let keys = if head.shared() { head.q } else { head.k };
         assert!(keys.cols() == head.q.cols() && keys.rows() == head.v.rows());
         let most = if self.sizes.rows == ROW_BLOCK { ROW_BLOCK } else { FEW };
         let sizes = Sizes::new(head.q.cols(), head.v.cols(), most);
@@ -195,7 +205,8 @@ impl Work {
 /// another way, made for decoding.
 ///
 /// # Panics
-/// If the shapes of head, output and work memory do not fit together, or the work memory is for fewer rows.
+/// If the shapes of head, output and work memory do not fit together, the work memory is for fewer rows, or the head is of a
+/// mode that this build does not have.
 pub fn attend(
     isa: Isa,
     head: &Head<'_>,
@@ -364,7 +375,7 @@ impl Many<'_, '_> {
             // What the next block needs comes in between this one's tiles.
             let ahead = sizes.block.min(total - end);
             let ahead = Ahead {
-                keys: if head.shared_qk { head.q.slice(end, ahead) } else { head.k.slice(end, ahead) },
+                keys: if head.shared() { head.q.slice(end, ahead) } else { head.k.slice(end, ahead) },
                 values: head.v.slice(end, ahead),
                 tiles: rows.div_ceil(ROWS),
             };
@@ -427,7 +438,7 @@ pub(super) fn finish_row<S: Simd>(s: S, head: &Head<'_>, i: usize, r: usize, wor
     if !lse {
         return 0.0;
     }
-    if head.shared_qk && max == SELF {
+    if head.shared() && max == SELF {
         return own_logit(s, head, i, &mut work.row) as f32;
     }
     if sum > 0.0 {
@@ -541,15 +552,15 @@ pub(super) fn block_of_keys<'a, S: Simd>(
     sizes: &Sizes,
     buf: &'a mut [f32],
 ) -> Rows<'a> {
-    let source = if head.shared_qk { head.q } else { head.k };
-    if !head.shared_qk && source.dtype() == Dtype::F32 && !awkward(&source) {
+    let source = if head.shared() { head.q } else { head.k };
+    if !head.shared() && source.dtype() == Dtype::F32 && !awkward(&source) {
         return source.slice(first, n);
     }
     let (dim, stride) = (sizes.dim_k, sizes.key_stride);
     for j in 0..n {
         let to = &mut buf[j * stride..][..dim];
         rows::widen(s, &source, first + j, to);
-        if head.shared_qk {
+        if head.shared() {
             normalise(to);
         }
     }

@@ -113,7 +113,7 @@ impl Few<'_> {
         let block = block(sizes);
         let stride = block + ALIGN;
         let (maxima, weights) = state.split_at_mut(sizes.rows);
-        let source = if head.shared_qk { head.q } else { head.k };
+        let source = if head.shared() { head.q } else { head.k };
         let total = head.v.rows();
         let bytes = |r: &Rows<'_>| r.rows().saturating_mul(r.cols() * r.dtype().size());
         let far = bytes(&source).saturating_add(bytes(&head.v)) >= FAR;
@@ -127,7 +127,7 @@ impl Few<'_> {
             };
             let (lo, hi) = (hull.begin, hull.end);
             let (first, m) = (begin + lo, hi - lo);
-            let keys = if head.shared_qk { block_of_keys(s, head, first, m, sizes, k) } else { source.slice(first, m) };
+            let keys = if head.shared() { block_of_keys(s, head, first, m, sizes, k) } else { source.slice(first, m) };
             let values = head.v.slice(first, m);
             few::dots(s, &keys, q, rows, &mut scores[lo..], stride, far);
             let mut alpha = [1.0; MOST];
@@ -146,7 +146,7 @@ impl Few<'_> {
                     add_bias(s, &bias, self.queries.at(i), first, part, 1);
                 }
                 hide(part, seen[i], first, keep);
-                if head.shared_qk
+                if head.shared()
                     && let Some(x) = part.get_mut(self.queries.at(i).wrapping_sub(first))
                     && *x != f32::NEG_INFINITY
                 {
@@ -200,7 +200,7 @@ pub(super) fn attend_group(
     lse: Option<&TensorMut<'_>>,
     work: &mut Work,
 ) -> u64 {
-    assert!(!head.shared_qk && head.q.rows() <= FEW && heads * head.q.rows() <= MOST);
+    assert!(!head.shared() && head.q.rows() <= FEW && heads * head.q.rows() <= MOST);
     work.check(head, head.q.rows());
     let n = head.q.rows();
     if n == 0 {
@@ -236,7 +236,7 @@ pub(super) fn attend_group_ranges(
     ranges: &[Span],
     work: &mut Work,
 ) {
-    assert!(!head.shared_qk && n <= FEW && heads * n <= MOST);
+    assert!(!head.shared() && n <= FEW && heads * n <= MOST);
     work.check(head, n);
     for h in 0..heads {
         isa.run(Load { q: &q.head(head.batch, head.head + h), queries, n, at: h * n, work });

@@ -77,7 +77,7 @@ impl Work {
         let o = &checked.options;
         let group = checked.heads_q / checked.heads_kv;
         let masking: &Masking<'_> = &checked.masking;
-        let keys = if o.shared_qk { problem.q.head(batch, head_kv) } else { problem.k.head(batch, head_kv) };
+        let keys = if o.shared() { problem.q.head(batch, head_kv) } else { problem.k.head(batch, head_kv) };
         let values = problem.v.head(batch, head_kv);
         let keep = masking.keep(batch);
         self.index.clear();
@@ -88,7 +88,7 @@ impl Work {
             // than are inserted (prefixes that shrink, windows) are held to their range by the query.
             if visible.end > inserted {
                 let start = clock::now();
-                self.insert(&keys, keep, o.shared_qk, inserted, visible.end)?;
+                self.insert(&keys, keep, o.shared(), inserted, visible.end)?;
                 inserted = visible.end;
                 stats.build_seconds += clock::since(start);
             }
@@ -103,7 +103,7 @@ impl Work {
                     softcap: o.softcap,
                     k: o.top_k,
                     query: query_options(o),
-                    skip_self: o.shared_qk,
+                    skip_self: o.shared(),
                 };
                 problem.q.head(batch, head).read(row, &mut self.scratch.query);
                 let mut out = problem.out.rows(batch, head, row, 1);

@@ -1,7 +1,7 @@
 //! What a caller asks for: modes, softmax shape, limits, knobs of the search.
 
 use crate::error::{Error, Result, Status};
-use crate::features::{self, ACCELERATED, CERTIFICATES, PANELS, TOP_K};
+use crate::features::{self, ACCELERATED, CERTIFICATES, PANELS, SHARED_QK, TOP_K};
 use crate::simd::Isa;
 
 /// How attention is computed.
@@ -100,6 +100,24 @@ impl AttentionOptions {
         PANELS && self.fixed_scores && rows > super::few::FEW && self.isa.unwrap_or_else(Isa::best).dot16()
     }
 
+    /// Whether this build has what is asked for.
+    ///
+    /// # Errors
+    /// `Unsupported` and the field.
+    pub fn built(&self) -> Result<()> {
+        let has = ACCELERATED || self.mode != Mode::Accelerated;
+        features::need(has, "mode", "this build has no accelerated attention")?;
+        features::need(TOP_K || self.mode != Mode::TopK, "mode", "this build has no top-k attention")?;
+        let has = CERTIFICATES || !(self.certificate || self.verified);
+        features::need(has, "flags", "this build has no certificates")?;
+        features::need(SHARED_QK || !self.shared_qk, "flags", "this build has no shared query-key mode")
+    }
+
+    /// Whether keys are the queries.
+    pub(super) fn shared(&self) -> bool {
+        SHARED_QK && self.shared_qk
+    }
+
     /// Checks the ranges and replaces every 0 by its default, for heads of `dim_k` and `rows_kv` keys.
     ///
     /// # Errors
@@ -116,14 +134,8 @@ impl AttentionOptions {
             }
         }
         let unsupported = |field, reason| Err(Error::new(Status::Unsupported, field, reason));
-        features::need(
-            ACCELERATED || self.mode != Mode::Accelerated,
-            "mode",
-            "this build has no accelerated attention",
-        )?;
-        features::need(TOP_K || self.mode != Mode::TopK, "mode", "this build has no top-k attention")?;
+        self.built()?;
         self.certificate |= self.verified;
-        features::need(CERTIFICATES || !self.certificate, "flags", "this build has no certificates")?;
         if self.certificate && self.mode == Mode::TopK {
             return unsupported(
                 "flags",
@@ -144,7 +156,9 @@ impl AttentionOptions {
         self.num_composite = or(self.num_composite, 2);
         self.field_of_view = or(self.field_of_view, 30);
         self.num_threads = or(self.num_threads, 1);
-        self.top_k = or(self.top_k, super::top_k_for(rows_kv, 0.005));
+        if TOP_K {
+            self.top_k = or(self.top_k, super::top_k_for(rows_kv, 0.005));
+        }
         if self.tolerance == 0.0 {
             self.tolerance = 0.05;
         }

@@ -46,7 +46,7 @@ pub fn index_attention(
     if o.mode == Mode::TopK && index.options().engine == Engine::Cells {
         return unsupported("mode", "top-k attention walks sorted lists: the index was made for cells alone");
     }
-    if o.shared_qk {
+    if o.shared() {
         return unsupported("flags", "shared query-key mode builds its own keys");
     }
     if o.certificate {

@@ -158,7 +158,7 @@ impl Panel<'_> {
                 }
             }
         }
-        if self.head.shared_qk {
+        if self.head.shared() {
             for r in 0..rows {
                 let at = self.queries.at(r).wrapping_sub(self.first + lo);
                 if at < n && scores[at * PANEL + r] != f32::NEG_INFINITY {
@@ -166,7 +166,7 @@ impl Panel<'_> {
                 }
             }
         }
-        if !whole || !plain || keep.is_some() || self.head.shared_qk {
+        if !whole || !plain || keep.is_some() || self.head.shared() {
             online::maxima(s, scores, n, vecs, &mut max);
         }
         let mut alpha = [1.0; PANEL];

@@ -69,18 +69,18 @@ fn score_row(
     let o = &checked.options;
     let isa = o.isa.unwrap_or_else(crate::simd::Isa::best);
     let head_kv = head / (checked.heads_q / checked.heads_kv);
-    let keys = if o.shared_qk { problem.q.head(batch, head) } else { problem.k.head(batch, head_kv) };
+    let keys = if o.shared() { problem.q.head(batch, head) } else { problem.k.head(batch, head_kv) };
     let (keep, bias) = (checked.masking.keep(batch), checked.masking.bias(batch, head));
     let visible = checked.masking.visible(batch, row);
-    let alone = o.shared_qk && visible.len() == 1;
+    let alone = o.shared() && visible.len() == 1;
     logits.clear();
     for j in (0..visible.sinks).chain(visible.begin..visible.end) {
-        if keep.is_some_and(|keep| keep[j] == 0) || (o.shared_qk && j == row && !alone) {
+        if keep.is_some_and(|keep| keep[j] == 0) || (o.shared() && j == row && !alone) {
             continue;
         }
         keys.read(j, key);
         let mut dot = isa.dot(q, key);
-        if o.shared_qk {
+        if o.shared() {
             let norm = libm::sqrtf(Lift::norm2(key));
             dot = if norm > 0.0 { dot / norm } else { 0.0 };
         }

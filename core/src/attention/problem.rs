@@ -3,7 +3,7 @@
 use super::certificate::Certificate;
 use super::{AttentionOptions, Mask, Masking, Mode, accelerated};
 use crate::error::{Error, Result, Status};
-use crate::features::ACCELERATED;
+use crate::features::{ACCELERATED, TOP_K};
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};
 
 /// One attention call: out = softmax(scale q k^T + mask) v per head; query head h uses KV head `h / (heads_q / heads_kv)`.
@@ -227,7 +227,8 @@ impl<'a> Problem<'a> {
     pub(super) fn check(&self) -> Result<Checked<'a>> {
         let [batch, heads_q, rows_q, dim_k] = self.q.shape();
         let [_, heads_kv, rows_kv, dim_v] = self.v.shape();
-        let keys = if self.options.shared_qk { self.q } else { self.k };
+        self.options.built()?;
+        let keys = if self.options.shared() { self.q } else { self.k };
         let [batch_k, heads_k, rows_k, cols_k] = keys.shape();
         for (field, n) in
             [("batch", batch), ("heads_q", heads_q), ("heads_kv", heads_kv), ("dim_k", dim_k), ("dim_v", dim_v)]
@@ -239,7 +240,7 @@ impl<'a> Problem<'a> {
         if !heads_q.is_multiple_of(heads_kv) {
             return Err(Error::new(Status::Shape, "heads_q", "must be a multiple of heads_kv").need(heads_kv, heads_q));
         }
-        if self.options.shared_qk {
+        if self.options.shared() {
             shape("heads_kv", "shared query-key mode needs as many as heads_q", heads_q, heads_kv)?;
             shape("rows_kv", "shared query-key mode needs as many as rows_q", rows_q, rows_kv)?;
         }
@@ -274,14 +275,14 @@ impl<'a> Problem<'a> {
         let (mode, reason) = match self.options.mode {
             Mode::TopK if options.top_k >= rows_kv => (Mode::Exact, Reason::Short),
             Mode::TopK => (Mode::TopK, Reason::Requested),
-            Mode::Auto if !ACCELERATED || options.shared_qk || rows_kv > accelerated::MOST_KEYS => {
+            Mode::Auto if !ACCELERATED || options.shared() || rows_kv > accelerated::MOST_KEYS => {
                 (Mode::Exact, Reason::OnlyWay)
             }
             Mode::Auto if rows_kv < DENSE_BELOW || rows_q * (heads_q / heads_kv) < ROWS_BELOW => {
                 (Mode::Exact, Reason::Short)
             }
             Mode::Auto => (Mode::Accelerated, Reason::Cheaper),
-            Mode::Accelerated if options.shared_qk => {
+            Mode::Accelerated if options.shared() => {
                 return Err(Error::new(Status::Unsupported, "flags", "shared query-key mode is exact or top-k"));
             }
             Mode::Accelerated if rows_kv > accelerated::MOST_KEYS => {
@@ -292,14 +293,14 @@ impl<'a> Problem<'a> {
         };
         if !options.trusted {
             check_finite(&self.q, "q")?;
-            if !options.shared_qk {
+            if !options.shared() {
                 check_finite(&self.k, "k")?;
             }
             check_finite(&self.v, "v")?;
             // Keys of the shared mode have unit norm.
-            let key = if options.shared_qk { 1.0 } else { self.k.largest().0 };
+            let key = if options.shared() { 1.0 } else { self.k.largest().0 };
             check_range(&self.q, [key, self.v.largest().0], rows_kv)?;
-            if mode == Mode::TopK && !options.shared_qk {
+            if TOP_K && mode == Mode::TopK && !options.shared() {
                 for b in 0..batch {
                     (0..heads_kv).try_for_each(|h| check_norms(&self.k.head(b, h), "k"))?;
                 }

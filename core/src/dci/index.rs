@@ -3,7 +3,9 @@
 use super::cells::{Cells, Keys, LEAST_ASKED};
 use super::level::{Level, MAX_LEVELS, room};
 use super::params::{Directions, IndexOptions, MAX_KEYS, MAX_NORM, Metric};
+use super::structure::sort;
 use crate::error::{Error, Result, Status, reserved};
+use crate::features::{CELLS, Part};
 use crate::idmap::IdMap;
 use crate::list::{Pool, SkipList};
 use crate::math::hash;
@@ -48,7 +50,7 @@ pub struct Index {
     /// Work space: distances to the parents of a level.
     pub(super) dists: Buf<f32>,
     /// Empty where the options ask for lists alone.
-    pub(super) cells: Cells,
+    pub(super) cells: Part<Cells, { CELLS as usize }>,
     capacity: usize,
     memory: Memory,
 }
@@ -94,7 +96,7 @@ impl Index {
 
     fn entries(options: &IndexOptions, capacity: usize) -> usize {
         let keys: usize =
-            (0..options.levels).map(|l| room(capacity, options.promotion, l)).fold(0, usize::saturating_add);
+            (0..options.depth()).map(|l| room(capacity, options.promotion, l)).fold(0, usize::saturating_add);
         keys.saturating_mul(Self::lists_of(options))
     }
 
@@ -104,7 +106,7 @@ impl Index {
     }
 
     fn parents_room(options: &IndexOptions, capacity: usize) -> usize {
-        if options.levels > 1 { room(capacity, options.promotion, 1) } else { 0 }
+        if options.depth() > 1 { room(capacity, options.promotion, 1) } else { 0 }
     }
 
     /// Adds every block of an index with these options to a plan; the `Memory` block and the struct itself are the
@@ -128,9 +130,9 @@ impl Index {
         Buf::<u8>::plan(plan, n);
         Buf::<u32>::plan(plan, n);
         IdMap::plan(plan, n);
-        Pool::plan(plan, Self::entries(&o, n), lists * o.levels);
-        for level in 0..o.levels {
-            Level::plan(plan, lists, level, o.levels, n, o.promotion);
+        Pool::plan(plan, Self::entries(&o, n), lists * o.depth());
+        for level in 0..o.depth() {
+            Level::plan(plan, lists, level, o.depth(), n, o.promotion);
         }
         Buf::<(u64, u32)>::plan(plan, n);
         Buf::<f32>::plan(plan, Self::parents_room(&o, n));
@@ -163,8 +165,9 @@ impl Index {
         let (lists, n) = (Self::lists_of(&o), o.capacity);
         let projector = Projector::new(memory, lists, o.dim, o.metric.lifted(), o.seed, isa)?;
         let map = IdMap::with_capacity(memory, n)?;
-        let pool = Pool::with_capacity(memory, Self::entries(&o, n), lists * o.levels)?;
-        let cells = Cells::new(memory, o.dim, Self::celled(&o, n), o.directions == Directions::Fitted)?;
+        let pool = Pool::with_capacity(memory, Self::entries(&o, n), lists * o.depth())?;
+        let fitted = o.directions == Directions::Fitted;
+        let cells = Part::make(|| Cells::new(memory, o.dim, Self::celled(&o, n), fitted))?;
         let mut m = Maker::new(memory);
         let mut index = Index {
             isa,
@@ -191,13 +194,13 @@ impl Index {
             options: o,
         };
         m.finish()?;
-        for level in 0..o.levels {
+        for level in 0..o.depth() {
             let l = &mut index.levels[level];
             l.lists.reserve(lists)?;
             for i in 0..lists {
                 l.lists.push(SkipList::new(hash(o.seed, (level as u64) << 32 | i as u64)))?;
             }
-            l.reserve(level, o.levels, n, o.promotion)?;
+            l.reserve(level, o.depth(), n, o.promotion)?;
         }
         Ok(index)
     }
@@ -284,8 +287,10 @@ impl Index {
     pub(super) fn fold(&mut self) {
         let live = self.len();
         let slots = 0..self.ids.len() as u32;
-        self.cells.rest();
-        self.cells.insert(keys_of!(self), live, slots);
+        if let Some(cells) = self.cells.get_mut() {
+            cells.rest();
+            cells.insert(keys_of!(self), live, slots);
+        }
     }
 
     pub(super) fn key_at(&self, slot: u32) -> &[f32] {
@@ -322,13 +327,15 @@ impl Index {
         self.height.reserve(capacity)?;
         self.free.reserve(capacity)?;
         self.map.reserve(capacity, &self.ids)?;
-        self.pool.reserve(Self::entries(&o, capacity), lists * o.levels)?;
-        for level in 0..o.levels {
-            self.levels[level].reserve(level, o.levels, capacity, o.promotion)?;
+        self.pool.reserve(Self::entries(&o, capacity), lists * o.depth())?;
+        for level in 0..o.depth() {
+            self.levels[level].reserve(level, o.depth(), capacity, o.promotion)?;
         }
         self.moves.reserve(capacity)?;
         self.dists.reserve(Self::parents_room(&o, capacity))?;
-        self.cells.reserve(o.dim, Self::celled(&o, capacity))?;
+        if let Some(cells) = self.cells.get_mut() {
+            cells.reserve(o.dim, Self::celled(&o, capacity))?;
+        }
         self.capacity = capacity;
         Ok(())
     }
@@ -428,7 +435,9 @@ impl Index {
         }
         let live = self.len() + batch.reused;
         let slots = (0..n).map(|i| Self::slot_in(&self.free, &batch, i));
-        self.cells.insert(keys_of!(self), live, slots);
+        if let Some(cells) = self.cells.get_mut() {
+            cells.insert(keys_of!(self), live, slots);
+        }
         self.free.truncate(self.free.len() - batch.reused);
         Ok(())
     }
@@ -489,7 +498,7 @@ impl Index {
         self.height.push(UNLINKED)?;
         self.keys.extend((s + 1) * dim, 0.0)?;
         self.proj.resize((s + 1) * lists, 0.0)?;
-        self.levels[..self.options.levels].iter_mut().try_for_each(|level| level.grow_slots(s + 1))
+        self.levels[..self.options.depth()].iter_mut().try_for_each(|level| level.grow_slots(s + 1))
     }
 
     /// Gives the key written into `slot` its norm and id.
@@ -552,7 +561,7 @@ impl Index {
                 return Err(Error::new(Status::Duplicate, "ids", "given twice in one call").id(id));
             }
         }
-        self.moves.sort_unstable();
+        sort(&mut self.moves, &self.ids);
         if let Some(pair) = self.moves.windows(2).find(|w| w[0].0 == w[1].0) {
             return Err(Error::new(Status::Duplicate, "ids", "given twice in one call").id(pair[0].0));
         }
@@ -566,23 +575,29 @@ impl Index {
         for &id in ids {
             let Some(slot) = self.slot(id) else { continue };
             self.unlink(slot);
-            self.cells.remove(slot);
+            if let Some(cells) = self.cells.get_mut() {
+                cells.remove(slot);
+            }
             self.map.remove(id, &self.ids);
             self.ids[slot as usize] = NO_ID;
             reserved(self.free.push(slot));
             removed += 1;
         }
         let live = self.len();
-        self.cells.settle(keys_of!(self), live);
+        if let Some(cells) = self.cells.get_mut() {
+            cells.settle(keys_of!(self), live);
+        }
         removed
     }
 
     /// Removes everything; memory, directions, the norm bound's start and the seed stay. Automatic ids start at 0 again.
     pub fn clear(&mut self) {
-        for level in &mut self.levels[..self.options.levels] {
+        for level in &mut self.levels[..self.options.depth()] {
             level.clear(&mut self.pool);
         }
-        self.cells.clear();
+        if let Some(cells) = self.cells.get_mut() {
+            cells.clear();
+        }
         self.map.clear();
         self.free.clear();
         self.moves.clear();

@@ -6,11 +6,12 @@
 //! not on the order in which they came.
 
 use crate::error::Result;
+use crate::features::LEVELS;
 use crate::list::{Pool, SkipList};
 use crate::mem::{Buf, Memory, Plan};
 
 /// Most levels.
-pub(super) const MAX_LEVELS: usize = 8;
+pub(super) const MAX_LEVELS: usize = if LEVELS { 8 } else { 1 };
 
 /// The cell of keys without a parent.
 pub(super) const ROOT: u32 = u32::MAX - 1;
@@ -18,9 +19,12 @@ pub(super) const ROOT: u32 = u32::MAX - 1;
 /// Keys to make room for at level `level` when the index has room for `capacity`: the mean of the promotion and eight
 /// standard deviations. Keys beyond that are not promoted as high.
 pub(super) fn room(capacity: usize, promotion: f32, level: usize) -> usize {
+    if !LEVELS || level == 0 {
+        return capacity;
+    }
     let mean = (0..level).fold(capacity as f64, |n, _| n * f64::from(promotion));
     let most = mean + 8.0 * libm::sqrt(mean) + 16.0;
-    if level == 0 { capacity } else { capacity.min(most as usize) }
+    capacity.min(most as usize)
 }
 
 pub(super) struct Level {
@@ -71,6 +75,9 @@ impl Level {
 
     /// Extends the arrays by slot that this level has.
     pub fn grow_slots(&mut self, slots: usize) -> Result<()> {
+        if !LEVELS {
+            return Ok(());
+        }
         if self.cell.capacity() > 0 {
             self.cell.resize(slots, ROOT)?;
             self.dist2.resize(slots, f32::INFINITY)?;
@@ -83,7 +90,7 @@ impl Level {
 
     /// Cell of a slot of this level.
     pub fn cell_of(&self, slot: u32) -> u32 {
-        self.cell.get(slot as usize).copied().unwrap_or(ROOT)
+        self.cell.get(slot as usize).copied().filter(|_| LEVELS).unwrap_or(ROOT)
     }
 
     pub fn clear(&mut self, pool: &mut Pool) {

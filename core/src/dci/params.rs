@@ -1,7 +1,7 @@
 //! Options of an index and of a query, their defaults and their checks.
 
 use crate::error::{Error, Result, Status};
-use crate::features::{self, CELLS};
+use crate::features::{self, CELLS, LEVELS};
 use crate::simd::Isa;
 
 /// What "near" means.
@@ -146,6 +146,7 @@ impl IndexOptions {
         if self.capacity > MAX_KEYS {
             return bad("capacity", "must be at most 2^31 - 16", self.capacity);
         }
+        features::need(LEVELS || self.levels <= 1, "levels", "this build has one level")?;
         if !(self.promotion >= 0.0 && self.promotion < 1.0) {
             return Err(Error::new(Status::Argument, "promotion", "must be in [0, 1)").number(self.promotion));
         }
@@ -168,13 +169,18 @@ impl IndexOptions {
         self.num_simple = or(self.num_simple, 4);
         self.num_composite = or(self.num_composite, 2);
         self.levels = if self.engine.lists() { or(self.levels, 1) } else { 1 };
-        if self.promotion == 0.0 {
+        if LEVELS && self.promotion == 0.0 {
             self.promotion = match self.capacity {
                 0 => 1.0 / 16.0,
                 n => inverse_root(n as f64, self.levels).clamp(1e-6, 0.5),
             };
         }
         Ok(self)
+    }
+
+    /// Levels, of resolved options: one where the build has no more.
+    pub(super) fn depth(&self) -> usize {
+        if LEVELS { self.levels } else { 1 }
     }
 }
 

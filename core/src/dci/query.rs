@@ -6,10 +6,10 @@ use super::index::{NO_ID, unit};
 use super::level::ROOT;
 use super::lists::{Allowed, Entry, by_place};
 use super::params::{Engine, MAX_NORM, Metric, Neighbor, QueryOptions};
-use super::scratch::{ASKED, Budget, NEIGHBOURS, Scratch};
+use super::scratch::{ASKED, Budget, Many, NEIGHBOURS, Scratch};
 use super::search::Place;
 use crate::error::{Error, Result, Status, reserved};
-use crate::features::CELLS;
+use crate::features::{CELLS, LEVELS};
 use crate::mem::Rows;
 use crate::project::Lift;
 use crate::queue::TopK;
@@ -196,16 +196,17 @@ impl Index {
             return;
         }
         let keep = if effort == Effort::EXACT { k.min(live) } else { effort.keep as usize };
-        let room = scratch.batch.room(keep, live);
-        let chunk = scratch.batch.chunk(room);
+        let room = scratch.many.batch.room(keep, live);
+        let chunk = scratch.many.batch.chunk(room);
         for first in (0..n).step_by(chunk) {
             let rows = chunk.min(n - first);
             for i in 0..rows {
-                self.read_query(queries, first + i, &mut scratch.batch.rows[i * dim..][..dim]);
+                self.read_query(queries, first + i, &mut scratch.many.batch.rows[i * dim..][..dim]);
             }
             let out = &mut out[first * k..][..rows * k];
             let mut counts = counts.as_deref_mut().map(|c| &mut c[first..][..rows]);
-            let Scratch { batch, probing, top, .. } = scratch;
+            let Scratch { many, top, .. } = scratch;
+            let Many { batch, probing, .. } = &mut **many;
             if effort == Effort::EXACT {
                 self.exact_chunk(batch, rows, k, allowed, out, counts);
                 continue;
@@ -281,12 +282,13 @@ impl Index {
         let (n, dim) = (queries.rows(), self.dim());
         let near = k.min(NEIGHBOURS);
         // A small batch is not worth many exact answers.
-        let asked = (n / 16).min(ASKED).min(scratch.batch.chunk(scratch.batch.room(near, self.len())));
+        let asked = (n / 16).min(ASKED).min(scratch.many.batch.chunk(scratch.many.batch.room(near, self.len())));
         for i in 0..asked {
-            self.read_query(queries, i * n / asked, &mut scratch.batch.rows[i * dim..][..dim]);
+            self.read_query(queries, i * n / asked, &mut scratch.many.batch.rows[i * dim..][..dim]);
         }
         let everything = Allowed { begin: 0, end: NO_ID, bits: None };
-        let Scratch { batch, sample, scores, probing, .. } = scratch;
+        let Scratch { many, scores, .. } = scratch;
+        let Many { batch, sample, probing } = &mut **many;
         // k is far below the number of keys: every query has so many answers.
         self.exact_chunk(batch, asked, near, everything, &mut sample.truth[..asked * near], None);
         scores.clear();
@@ -316,7 +318,7 @@ impl Index {
 
     /// Most parents any level has now.
     pub(super) fn parents_len(&self) -> usize {
-        self.levels[1].members.len()
+        self.levels.get(1).map_or(0, |level| level.members.len())
     }
 
     /// Level by level: the entries kept at one level are the cells searched at the next. Leaves the answers for
@@ -324,7 +326,7 @@ impl Index {
     pub(crate) fn search(&self, scratch: &mut Scratch, o: &QueryOptions<'_>) {
         let Scratch { query, proj, .. } = scratch;
         self.projector.query(query, &self.lift, proj);
-        for level in (0..self.options.levels).rev() {
+        for level in (0..self.options.depth()).rev() {
             let leaf = level == 0;
             self.look_down(scratch, level);
             let points = self.points_in_view(scratch, level);
@@ -346,7 +348,7 @@ impl Index {
 
     /// Sets the cells in view of `level`: the entries kept above, or the root cell where there are no parents.
     fn look_down(&self, scratch: &mut Scratch, level: usize) {
-        let parents = if level + 1 < self.options.levels { self.levels[level + 1].members.len() } else { 0 };
+        let parents = if level + 1 < self.options.depth() { self.levels[level + 1].members.len() } else { 0 };
         scratch.view.clear();
         if parents == 0 {
             reserved(scratch.view.push(ROOT));
@@ -361,6 +363,7 @@ impl Index {
         let l = &self.levels[level];
         match scratch.view[..] {
             [ROOT] => l.lists[0].len(),
+            _ if !LEVELS => 0,
             _ => scratch.view.iter().map(|&cell| self.levels[level + 1].population[cell as usize] as usize).sum(),
         }
     }
@@ -413,7 +416,7 @@ impl Index {
     ) -> Result<usize> {
         let o = options.resolve()?;
         scratch.check(self)?;
-        if self.options.levels != 1 {
+        if self.options.depth() != 1 {
             return Err(Error::new(Status::Unsupported, "levels", "candidates are defined for one level"));
         }
         if o.engine == Engine::Auto || composite >= self.options.num_composite {

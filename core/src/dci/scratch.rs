@@ -6,6 +6,7 @@ use super::cells::{Found, Probing, Shape as CellShape};
 use super::level::room;
 use super::params::{Engine, IndexOptions, Neighbor, QueryOptions};
 use crate::error::{Error, Result, Status};
+use crate::features::{CELLS, Part};
 use crate::list::Cursor;
 use crate::mem::{Buf, Maker, Memory, Plan};
 use crate::queue::{Frontier, TopK};
@@ -45,9 +46,14 @@ pub struct Scratch {
     pub(crate) top: TopK,
     /// Keys a row attends to, of all ranges it sees.
     pub(crate) chosen: Buf<Neighbor>,
-    pub(super) batch: Batch,
-    pub(super) probing: Probing,
-    pub(super) sample: Sample,
+    pub(super) many: Part<Many, { CELLS as usize }>,
+}
+
+/// What batches need beside.
+pub(super) struct Many {
+    pub batch: Batch,
+    pub probing: Probing,
+    pub sample: Sample,
 }
 
 /// Some queries of a batch, what they find, and what finding it took.
@@ -78,7 +84,7 @@ struct Shape {
 impl Shape {
     /// For an index with these (resolved) options and room for `slots` keys.
     fn new(o: &IndexOptions, slots: usize) -> Shape {
-        let cells = if o.levels > 1 { room(slots, o.promotion, 1).max(1) } else { 1 };
+        let cells = if o.depth() > 1 { room(slots, o.promotion, 1).max(1) } else { 1 };
         let celled = CellShape::new(o.dim, Index::celled(o, slots));
         Shape {
             slots,
@@ -152,13 +158,17 @@ impl Scratch {
             scores: m.room(s.slots),
             top: TopK::made(&mut m, s.slots),
             chosen: m.room(s.slots),
-            batch: s.batch.make(&mut m),
-            probing: Probing::new(&mut m, &s.celled, s.batch.chunk),
-            sample: Sample {
-                truth: m.filled(s.sample, Neighbor::default()),
-                found: m.filled(s.sample, Found::default()),
-                codes: m.filled(s.sample, 0),
-            },
+            many: Part::make(|| {
+                Ok(Many {
+                    batch: s.batch.make(&mut m),
+                    probing: Probing::new(&mut m, &s.celled, s.batch.chunk),
+                    sample: Sample {
+                        truth: m.filled(s.sample, Neighbor::default()),
+                        found: m.filled(s.sample, Found::default()),
+                        codes: m.filled(s.sample, 0),
+                    },
+                })
+            })?,
         };
         m.finish().map(|()| scratch)
     }
@@ -171,7 +181,7 @@ impl Scratch {
         if self.lists != index.lists() || self.query.len() != index.dim() {
             return Err(Error::new(Status::Shape, "scratch", "was made for an index of another shape"));
         }
-        let roomy = self.view.capacity() >= index.parents_len() && self.probing.fits(&index.cells);
+        let roomy = self.view.capacity() >= index.parents_len() && (!CELLS || self.many.probing.fits(&index.cells));
         if self.slots < index.ids.len() || !roomy {
             let e = Error::new(Status::Capacity, "scratch", "was made before the index grew");
             return Err(e.need(index.ids.len(), self.slots));

@@ -5,18 +5,25 @@ use super::Index;
 use super::index::{NO_ID, UNLINKED};
 use super::level::ROOT;
 use crate::error::reserved;
+use crate::features::LEVELS;
 use crate::list::sort_key;
 use crate::math::hash;
 
 /// Rounding slack of the triangle inequality between computed distances.
 const SLACK: f32 = 1.001;
 
+/// Sorts slots by their key, equal ones by id. Not inlined: one copy for all callers.
+#[inline(never)]
+pub(super) fn sort(moves: &mut [(u64, u32)], ids: &[u64]) {
+    moves.sort_unstable_by_key(|&(key, slot)| (key, ids[slot as usize]));
+}
+
 impl Index {
     /// Levels above 0 that a key of this id reaches: a coin of probability `promotion` per level, tossed by a hash.
     fn height_of(&self, id: u64) -> usize {
         let toss = (hash(self.options.seed ^ 0x6c65_7665_6c73, id) >> 11) as f64 / (1u64 << 53) as f64;
         let mut share = 1.0f64;
-        (1..self.options.levels)
+        (1..self.options.depth())
             .take_while(|_| {
                 share *= f64::from(self.options.promotion);
                 toss < share
@@ -58,14 +65,14 @@ impl Index {
         let lists = self.lists();
         let s = slot as usize;
         let l = &mut self.levels[level];
-        if let Some(c) = l.cell.get_mut(s) {
+        if LEVELS && let Some(c) = l.cell.get_mut(s) {
             *c = cell;
             l.dist2[s] = dist2;
         }
         for (i, list) in l.lists.iter_mut().enumerate() {
             reserved(list.insert(&mut self.pool, &self.ids, sort_key(cell, self.proj[s * lists + i]), slot));
         }
-        if cell != ROOT {
+        if LEVELS && cell != ROOT {
             self.levels[level + 1].population[cell as usize] += 1;
         }
     }
@@ -80,14 +87,14 @@ impl Index {
             let found = list.remove(&mut self.pool, &self.ids, sort_key(cell, self.proj[s * lists + i]), slot);
             debug_assert!(found, "a linked key is in every list of its level");
         }
-        if cell != ROOT {
+        if LEVELS && cell != ROOT {
             self.levels[level + 1].population[cell as usize] -= 1;
         }
     }
 
     /// Enters a stored, projected key at every level it reaches, top down: its parent must be there first.
     pub(super) fn link(&mut self, slot: u32) {
-        let levels = self.options.levels;
+        let levels = self.options.depth();
         let mut height = self.height_of(self.id_at(slot));
         while height > 0 && self.levels[height].members.len() == self.levels[height].members.capacity() {
             height -= 1;
@@ -151,7 +158,7 @@ impl Index {
 
     /// Takes a key out of every level it reaches, bottom up; its children find new parents.
     pub(super) fn unlink(&mut self, slot: u32) {
-        let height = usize::from(self.height[slot as usize]);
+        let height = if LEVELS { usize::from(self.height[slot as usize]) } else { 0 };
         for level in 0..=height {
             self.leave(level, slot);
             if level == 0 {
@@ -185,7 +192,7 @@ impl Index {
                 self.project(slot);
             }
         }
-        for level in 0..self.options.levels {
+        for level in 0..self.options.depth() {
             for i in 0..self.lists() {
                 self.load_list(level, i);
             }
@@ -193,7 +200,7 @@ impl Index {
     }
 
     fn clear_lists(&mut self) {
-        for level in &mut self.levels[..self.options.levels] {
+        for level in &mut self.levels[..self.options.depth()] {
             for list in level.lists.iter_mut() {
                 list.clear(&mut self.pool);
             }
@@ -203,7 +210,7 @@ impl Index {
     /// Builds the whole structure anew from the stored keys, for bulk inserts and loads. The result is the one that
     /// single inserts would have given. O(n log n) per list, plus n distances to every parent.
     pub(super) fn rebuild(&mut self) {
-        let levels = self.options.levels;
+        let levels = self.options.depth();
         let slots = self.ids.len() as u32;
         self.clear_lists();
         for level in &mut self.levels[..levels] {
@@ -259,8 +266,7 @@ impl Index {
                 reserved(self.moves.push((key, slot)));
             }
         }
-        let ids = &self.ids;
-        self.moves.sort_unstable_by_key(|&(key, slot)| (key, ids[slot as usize]));
+        sort(&mut self.moves, &self.ids);
         let run = self.moves.iter().copied();
         reserved(self.levels[level].lists[i].bulk_load(&mut self.pool, run));
     }

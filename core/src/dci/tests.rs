@@ -10,7 +10,7 @@ use std::vec::Vec;
 fn check(index: &Index) {
     let live: Vec<u32> = (0..index.ids.len() as u32).filter(|&s| index.id_at(s) != NO_ID).collect();
     assert_eq!(live.len(), index.len());
-    for level in 0..index.options.levels {
+    for level in 0..index.options.depth() {
         let l = &index.levels[level];
         let here: Vec<u32> = live.iter().copied().filter(|&s| usize::from(index.height[s as usize]) >= level).collect();
         if level > 0 {
@@ -22,7 +22,7 @@ fn check(index: &Index) {
             assert!(list.check(&index.pool, &index.ids));
             assert_eq!(list.len(), here.len());
         }
-        let top = level + 1 == index.options.levels;
+        let top = level + 1 == index.options.depth();
         let parents: &[u32] = if top { &[] } else { &index.levels[level + 1].members };
         let mut population = std::vec![0u32; index.ids.len()];
         for &slot in &here {

@@ -57,9 +57,7 @@ impl<T: Copy> Buf<T> {
         if cap <= self.cap {
             return Ok(());
         }
-        let bytes =
-            cap.checked_mul(size_of::<T>()).ok_or(Error::new(Status::NoMemory, "allocator", "size overflows"))?;
-        let new = self.memory.take(bytes)?.cast::<T>();
+        let new = room(&self.memory, cap, size_of::<T>())?.cast::<T>();
         // SAFETY: both blocks hold at least `len` elements and are distinct.
         unsafe { new.copy_from_nonoverlapping(self.ptr, self.len) };
         self.release();
@@ -157,6 +155,11 @@ impl<T: Copy> Buf<T> {
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
+}
+
+/// A block for `cap` elements of `size` bytes: one copy for all types.
+fn room(memory: &Memory, cap: usize, size: usize) -> Result<NonNull<u8>> {
+    memory.take(cap.checked_mul(size).ok_or(Error::new(Status::NoMemory, "allocator", "size overflows"))?)
 }
 
 /// Makes the arrays of an object: after a refusal the rest stay empty, and [`finish`](Maker::finish) says so. One check for

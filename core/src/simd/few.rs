@@ -129,7 +129,7 @@ unsafe fn tile<E: Element, S: Simd, const R: usize, const K: usize>(
     let whole = dim / S::LANES * S::LANES;
     let mut i = 0;
     // Narrow elements for several rows compute for longer than they take to arrive.
-    if far && (R == 1 || size_of::<E::T>() == 4) {
+    if far && !one_by_one::<S>() && (R == 1 || size_of::<E::T>() == 4) {
         // The same sums, key after key.
         for k in 0..K {
             i = 0;
@@ -300,7 +300,7 @@ impl<T: Copy> Columns<T> {
                 self.columns::<E, S, R, 4>(s, i);
                 i += 4 * S::LANES;
             }
-            if C > 2 && i + 2 * S::LANES <= self.cols {
+            if C > 2 && !one_by_one::<S>() && i + 2 * S::LANES <= self.cols {
                 self.columns::<E, S, R, 2>(s, i);
                 i += 2 * S::LANES;
             }
