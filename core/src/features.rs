@@ -20,7 +20,11 @@ pub const SHARED_QK: bool = cfg!(feature = "shared-qk");
 /// Tiles of many rows of exact attention.
 pub const PANELS: bool = cfg!(feature = "panels");
 
+/// Field, reason and detail of errors.
+pub const MESSAGES: bool = cfg!(feature = "messages");
+
 /// A part that only some builds have: none takes no room, and what would make and drop it is left out.
+#[derive(Debug)]
 pub(crate) struct Part<T, const HAS: usize>([T; HAS]);
 
 impl<T, const HAS: usize> Part<T, HAS> {
