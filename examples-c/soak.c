@@ -397,15 +397,33 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* One token at a time near `length` tokens: the oldest go as new ones come. */
+/* Seconds that so many rounds of nothing take. */
+static double idle(size_t rounds) {
+  volatile double x = 1;
+  const double begin = clock_seconds();
+  for (size_t i = 0; i < rounds; i++) x *= 1.0000001;
+  return clock_seconds() - begin;
+}
+
+static void spread(const char *what, double *times, size_t n) {
+  qsort(times, n, sizeof *times, ascending);
+  const double median = times[n / 2], high = times[n - 1 - n / 100];
+  printf("%s: median %.1f us, p99 %.1f us (%.2f times), most %.1f us\n", what, median * 1e6, high * 1e6, high / median,
+         times[n - 1] * 1e6);
+}
+
+/* One token at a time, at `length` to `length + ROOM` tokens: back to `length` where there are more. After each step a loop that
+ * does nothing for as long: what is slow there is slow for reasons of the machine. */
 static int steps(size_t n, size_t length) {
-  double *times = malloc(n * sizeof *times);
+  enum { ROOM = 4096 };
+  double *times = malloc(n * sizeof *times), *idles = malloc(n * sizeof *idles);
+  size_t rounds = 10000;
   float *k = malloc(length * HEADS_KV * DIM * sizeof *k);
-  ice_session *s = new_session(ICE_MODE_AUTO, length + 512, NULL);
+  ice_session *s = new_session(ICE_MODE_AUTO, length + ROOM, NULL);
   ice_error e;
   size_t bytes = 0, align = 0;
   ice_error_init(&e);
-  if (times == NULL || k == NULL || s == NULL) return failed("steps", "no memory");
+  if (times == NULL || idles == NULL || k == NULL || s == NULL) return failed("steps", "no memory");
   fill_near_centres(k, length * HEADS_KV);
   const ice_tensor t = packed(k), tq = packed(q);
   const ice_tensor_mut to = {out, ICE_F32, 0, 0, 0};
@@ -420,15 +438,18 @@ static int steps(size_t n, size_t length) {
     if (ice_session_append(s, &one, &one, 1, 0, 1, &e) || ice_session_commit(s)) return failed("append", e.message);
     if (ice_session_attend(s, &tq, 1, NULL, &to, NULL, work, bytes, 0, 1, NULL, &e)) return failed("attend", e.message);
     times[i] = clock_seconds() - begin;
-    /* Back to the length, outside of what is timed. */
-    if (ice_session_len(s) == length + 512 && ice_session_truncate(s, length)) return failed("truncate", "refused");
+    /* Outside of what is timed. */
+    idles[i] = idle(rounds);
+    /* As long as the median step: as often too short as too long. */
+    if (i < n / 100) rounds = idles[i] < times[i] ? rounds + rounds / 16 : rounds - rounds / 16;
+    if (ice_session_len(s) == length + ROOM && ice_session_truncate(s, length)) return failed("truncate", "refused");
   }
-  qsort(times, n, sizeof *times, ascending);
-  const double median = times[n / 2], high = times[n - 1 - n / 100];
-  printf("steps: %zu at %zu tokens, median %.1f us, p99 %.1f us (%.2f times), most %.1f us\n", n, length, median * 1e6, high * 1e6,
-         high / median, times[n - 1] * 1e6);
+  printf("steps: %zu at %zu tokens\n", n, length);
+  spread("steps", times, n);
+  spread("idle loops between them", idles + n / 100, n - n / 100);
   ice_session_free(s);
   free(times);
+  free(idles);
   free(work);
   free(k);
   return EXIT_SUCCESS;
