@@ -28,6 +28,11 @@ pub const MESSAGES: bool = cfg!(feature = "messages");
 pub(crate) struct Part<T, const HAS: usize>([T; HAS]);
 
 impl<T, const HAS: usize> Part<T, HAS> {
+    /// The part, made in its place where there is one.
+    pub(crate) fn of(mut part: impl FnMut() -> T) -> Self {
+        Part(core::array::from_fn(|_| part()))
+    }
+
     /// The part, made where there is one.
     ///
     /// # Errors

@@ -166,8 +166,6 @@ impl Index {
         let projector = Projector::new(memory, lists, o.dim, o.metric.lifted(), o.seed, isa)?;
         let map = IdMap::with_capacity(memory, n)?;
         let pool = Pool::with_capacity(memory, Self::entries(&o, n), lists * o.depth())?;
-        let fitted = o.directions == Directions::Fitted;
-        let cells = Part::make(|| Cells::new(memory, o.dim, Self::celled(&o, n), fitted))?;
         let mut m = Maker::new(memory);
         let mut index = Index {
             isa,
@@ -188,12 +186,15 @@ impl Index {
             levels: core::array::from_fn(|_| Level::new(memory)),
             moves: m.room(n),
             dists: m.room(Self::parents_room(&o, n)),
-            cells,
+            cells: Part::of(|| Cells::new(memory, o.dim)),
             capacity: n,
             memory: memory.clone(),
             options: o,
         };
         m.finish()?;
+        if let Some(cells) = index.cells.get_mut() {
+            cells.prepare(o.dim, Self::celled(&o, n), o.directions == Directions::Fitted)?;
+        }
         for level in 0..o.depth() {
             let l = &mut index.levels[level];
             l.lists.reserve(lists)?;

@@ -158,17 +158,15 @@ impl Scratch {
             scores: m.room(s.slots),
             top: TopK::made(&mut m, s.slots),
             chosen: m.room(s.slots),
-            many: Part::make(|| {
-                Ok(Many {
-                    batch: s.batch.make(&mut m),
-                    probing: Probing::new(&mut m, &s.celled, s.batch.chunk),
-                    sample: Sample {
-                        truth: m.filled(s.sample, Neighbor::default()),
-                        found: m.filled(s.sample, Found::default()),
-                        codes: m.filled(s.sample, 0),
-                    },
-                })
-            })?,
+            many: Part::of(|| Many {
+                batch: s.batch.make(&mut m),
+                probing: Probing::new(&mut m, &s.celled, s.batch.chunk),
+                sample: Sample {
+                    truth: m.filled(s.sample, Neighbor::default()),
+                    found: m.filled(s.sample, Found::default()),
+                    codes: m.filled(s.sample, 0),
+                },
+            }),
         };
         m.finish().map(|()| scratch)
     }

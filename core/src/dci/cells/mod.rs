@@ -244,8 +244,9 @@ impl Cells {
         Buf::<Found>::plan(plan, 2 * s.measured());
     }
 
-    pub fn new(memory: &Memory, dim: usize, capacity: usize, fitting: bool) -> Result<Cells> {
-        let mut cells = Cells {
+    /// Without room for keys: [`prepare`](Cells::prepare) makes it.
+    pub fn new(memory: &Memory, dim: usize) -> Cells {
+        Cells {
             shape: Shape::new(dim, 0),
             active: false,
             basis: Buf::new(memory),
@@ -289,12 +290,15 @@ impl Cells {
                 live: Buf::new(memory),
                 cell: Buf::new(memory),
             },
-        };
-        if fitting {
-            cells.asked.reserve(&cells.shape)?;
         }
-        cells.reserve(dim, capacity)?;
-        Ok(cells)
+    }
+
+    /// Makes room for `capacity` keys, and for sample queries if directions will be fitted to them.
+    pub fn prepare(&mut self, dim: usize, capacity: usize, fitting: bool) -> Result<()> {
+        if fitting {
+            self.asked.reserve(&self.shape)?;
+        }
+        self.reserve(dim, capacity)
     }
 
     /// Sample queries.
