@@ -149,7 +149,7 @@ fn run(index: &mut Index, model: &mut Model, ops: &[Op]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 256 }))]
 
     /// After any program: unlimited visits give brute force, by either engine, at any number of levels.
     #[test]
