@@ -47,7 +47,7 @@ fn plan(f: impl Fn(&mut Plan)) -> Plan {
 }
 
 fn room() -> Region {
-    Region::new(plan(|p| p.add_bytes(16 << 20)), 0)
+    Region::new(plan(|p| p.add_bytes(many(16 << 20, 1 << 18))), 0)
 }
 
 /// Fits exactly, and not one line less.
