@@ -67,6 +67,16 @@ fn neighbours_and_saved_indices() {
         let ids =
             |text: &str| text.split_whitespace().map(|w| w.split(':').next().unwrap().into()).collect::<Vec<String>>();
         assert_eq!(ids(&answers(&loaded)), ids(&answers(&index)));
+        // In place little-endian machines alone can read them: `view` holds those to it.
+        if cfg!(target_endian = "big") {
+            let words: &'static mut [u64] = vec![0; bytes.len() / 8 + 1].leak();
+            // SAFETY: words are bytes.
+            #[allow(unsafe_code)]
+            let (_, place, _) = unsafe { words.align_to_mut::<u8>() };
+            place[..bytes.len()].copy_from_slice(&bytes);
+            let refused = Index::view(&place[..bytes.len()], &memory(0)).err().unwrap();
+            assert_eq!(refused.status, iceformer_core::Status::Unsupported);
+        }
     }
 }
 

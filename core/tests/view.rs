@@ -1,6 +1,7 @@
 //! Indices over saved bytes that stay where they are: same answers, no copy of the keys until one is added, nothing ever
 //! written to the bytes, damage refused as on loading.
 #![allow(unsafe_code)]
+#![cfg(target_endian = "little")]
 
 mod common;
 
