@@ -42,7 +42,7 @@ struct Signs {
 /// keys too light to be weighed one by one cancel, so that no mean can stand for them: the root of `sum w^2 |v|^2` over
 /// these keys, against the output, as in noise. Or so many keys are heavy enough to be opened that looking for them costs
 /// more than attending to all. From a few rows. O(rows looked at x keys x dim).
-pub(super) fn hopeless(isa: Isa, rule: &Rule, head: &Head<'_>, q: &Tensor<'_>, group: usize, work: &mut Work) -> bool {
+pub(crate) fn hopeless(isa: Isa, rule: &Rule, head: &Head<'_>, q: &Tensor<'_>, group: usize, work: &mut Work) -> bool {
     let n = head.q.rows();
     let rows = (n / ROWS.0).clamp(1, ROWS.1);
     let mut signs = Signs::default();
