@@ -3,7 +3,7 @@
 use clap::Parser;
 use iceformer_bench::accelerated::over::{Outcome, Over, study};
 use iceformer_bench::accelerated::{Way, mean, p99, report};
-use iceformer_bench::heads;
+use iceformer_bench::heads::{self, Layer};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 struct Cli {
     /// Captured heads, safetensors [default: the heads bundled with the C examples]
     files: Vec<PathBuf>,
+    /// Gaussian noise of these lengths instead of files
+    #[arg(long, value_name = "ROWS,..", value_delimiter = ',', conflicts_with = "files")]
+    noise: Vec<usize>,
     /// First rows of each file
     #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
     rows: usize,
@@ -55,6 +58,10 @@ impl Cli {
     fn command(&self) -> String {
         let mut words = vec!["cargo run --release -p iceformer-bench --bin over_index --".to_string()];
         words.extend(self.files.iter().map(|f| name(f)));
+        if !self.noise.is_empty() {
+            let lengths: Vec<String> = self.noise.iter().map(usize::to_string).collect();
+            words.push(format!("--noise {}", lengths.join(",")));
+        }
         if self.rows != usize::MAX {
             words.push(format!("--rows {}", self.rows));
         }
@@ -111,22 +118,29 @@ fn main() -> Result<(), Box<dyn Error>> {
         format!("| {} |", head.join(" | ")),
         format!("|{}", "---|".repeat(head.len())),
     ];
-    let bundled = [heads::bundled()];
-    for file in if cli.files.is_empty() { &bundled[..] } else { &cli.files } {
+    let mut measure = |data: &str, layers: Vec<Layer>| -> Result<(), Box<dyn Error>> {
         let mut all = vec![Outcome::default(); ways.len()];
-        for mut layer in heads::load(file, cli.rows)? {
+        for mut layer in layers {
             let outcomes = study(&mut layer, &over, cli.samples, cli.rounds)?;
             for (((way, _), all), o) in ways.iter().zip(&mut all).zip(&outcomes) {
-                println!("{}", row(&layer.number.to_string(), way, o, outcomes[0].seconds));
+                println!("{}", row(&format!("layer {}", layer.number), way, o, outcomes[0].seconds));
                 all.add(o);
             }
         }
-        let data = name(file);
         for ((way, _), o) in ways.iter().zip(&all) {
-            let line = row(data.trim_end_matches(".safetensors"), way, o, all[0].seconds);
-            println!("{line}");
-            lines.push(line);
+            lines.push(row(data, way, o, all[0].seconds));
+            println!("{}", lines[lines.len() - 1]);
         }
+        Ok(())
+    };
+    if cli.noise.is_empty() {
+        let bundled = [heads::bundled()];
+        for file in if cli.files.is_empty() { &bundled[..] } else { &cli.files } {
+            measure(name(file).trim_end_matches(".safetensors"), heads::load(file, cli.rows)?)?;
+        }
+    }
+    for &rows in &cli.noise {
+        measure(&format!("noise, {rows} rows"), heads::noise(rows))?;
     }
     if let Some(path) = &cli.markdown {
         report::place(path, &cli.mark, &lines.join("\n"))?;

@@ -19,6 +19,10 @@ use crate::simd::block::{BLOCK, Gather};
 /// Rows of a call that work memory is for: any number of them.
 const MANY: usize = usize::MAX;
 
+/// Heavy keys lie in so many times the cells that they lie in where cells are cut from runs of keys: 0.4 on the heads of an
+/// encoder, 1 on those of a decoder, for which cells pay anyway.
+const SHARED: f64 = 0.4;
+
 /// Kernels' work memory.
 #[allow(clippy::large_enum_variant)]
 enum Work {
@@ -190,11 +194,12 @@ impl AttentionRoom {
         match work {
             Work::Cells(work, cells) if by_cells => {
                 let auto = over.mode == Mode::Auto;
+                let shared = if uniform { SHARED } else { 1.0 };
                 let (rule, watch) = match by {
                     Some((rule, watch)) => (*rule, watch),
                     None => (Rule::new(o.tolerance, auto), None),
                 };
-                if auto && accelerated::hopeless(isa, &rule, &head, &Tensor::of(head.q), 1, work) {
+                if auto && accelerated::hopeless(isa, &rule, &head, &Tensor::of(head.q), 1, shared, work) {
                     return Ok(dense(
                         isa,
                         &head,

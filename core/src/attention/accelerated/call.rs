@@ -99,7 +99,7 @@ pub(crate) fn call(
                 softcap: c.options.softcap,
                 shared_qk: false,
             };
-            *hopeless = super::hope::hopeless(isa, &rule, &head, &problem.q, c.heads_q / c.heads_kv, work);
+            *hopeless = super::hope::hopeless(isa, &rule, &head, &problem.q, c.heads_q / c.heads_kv, 1.0, work);
         }
     }
     let build = |_, (first, run): &mut (usize, &mut [Cells])| {
