@@ -9,7 +9,7 @@ use crate::view::names;
 use crate::{guard, view};
 use iceformer_core::attention::{Mask, Mode, index_attention};
 use iceformer_core::dci::{Engine, Neighbor, QueryOptions};
-use iceformer_core::mem::RowsMut;
+use iceformer_core::mem::{Memory, RowsMut};
 use iceformer_core::{Error, Result, Status};
 
 /// Prepares query options for `k` neighbours: everything else default. NULL does nothing.
@@ -81,7 +81,7 @@ const _: () = assert!(
 unsafe fn with_scratch<T>(
     index: &Object<ice_index>,
     scratch: *mut ice_scratch,
-    dim_v: usize,
+    make: impl FnOnce(&Memory) -> Result<QueryState>,
     body: impl FnOnce(&mut QueryState) -> Result<T>,
 ) -> Result<T> {
     if !scratch.is_null() {
@@ -93,7 +93,7 @@ unsafe fn with_scratch<T>(
     }
     // An accounting of its own: that of the index may not change in a shared call.
     let memory = index.source.memory(0)?;
-    body(&mut QueryState::new_in(index, dim_v, &memory)?)
+    body(&mut make(&memory)?)
 }
 
 struct Query {
@@ -117,14 +117,19 @@ unsafe fn query(index: *const ice_index, q: Query, exact: bool) -> Result<()> {
         let queries = packed_rows(q.queries, q.n, index.inner.dim(), "queries")?;
         let out = cast::array_mut(q.out.cast::<Neighbor>(), cast::product(q.n, options.k, "out")?, "out")?;
         let counts = if q.counts.is_null() { None } else { Some(cast::array_mut(q.counts, q.n, "counts")?) };
-        with_scratch(index, q.scratch, 0, |s| {
-            let s = &mut s.scratch;
-            if exact {
-                index.inner.query_exact(s, queries, &options, out, counts)
-            } else {
-                index.inner.query(s, queries, &options, out, counts)
-            }
-        })
+        with_scratch(
+            index,
+            q.scratch,
+            |m| QueryState::plain(index, m),
+            |s| {
+                let s = &mut s.scratch;
+                if exact {
+                    index.inner.query_exact(s, queries, &options, out, counts)
+                } else {
+                    index.inner.query(s, queries, &options, out, counts)
+                }
+            },
+        )
     }
 }
 
@@ -222,9 +227,12 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
         let out = cast::array_mut(a.out, cast::product(a.n, a.dim_v, "out")?, "out")?;
         let lse = if a.lse.is_null() { None } else { Some(cast::array_mut(a.lse, a.n, "lse")?) };
         let mut out = RowsMut::new(out, a.dim_v)?;
-        // Retrieved keys are attended row by row: only a temporary scratch is made for what the call needs.
-        let dim_v = if options.mode == Mode::TopK { 0 } else { a.dim_v };
-        with_scratch(index, a.scratch, dim_v, |s| {
+        // Retrieved keys are attended row by row.
+        let make = |m: &_| match options.mode {
+            Mode::TopK => QueryState::plain(index, m),
+            _ => QueryState::roomy(index, a.dim_v, m),
+        };
+        with_scratch(index, a.scratch, make, |s| {
             let QueryState { scratch, room, stats } = s;
             let room = room.as_mut();
             let done = index_attention(&index.inner, scratch, room, queries, values, mask, &options, &mut out, lse)?;

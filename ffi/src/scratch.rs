@@ -20,23 +20,31 @@ pub struct QueryState {
 }
 
 impl QueryState {
-    /// For attention to values of `dim_v` elements, if that is not 0.
-    pub(crate) fn new_in(index: &Object<ice_index>, dim_v: usize, memory: &Memory) -> Result<QueryState> {
-        let scratch = Scratch::new_in(&index.inner, memory)?;
-        let room = match dim_v {
-            0 => None,
-            _ => Some(AttentionRoom::new_in(&index.inner, dim_v, memory)?),
-        };
-        Ok(QueryState { scratch, room, stats: None })
+    /// For queries, and attention to what they find. Apart from the other, so that programs that only search hold no code
+    /// of attention.
+    pub(crate) fn plain(index: &Object<ice_index>, memory: &Memory) -> Result<QueryState> {
+        Ok(QueryState { scratch: Scratch::new_in(&index.inner, memory)?, room: None, stats: None })
+    }
+
+    /// For attention of many rows to values of `dim_v` elements too.
+    pub(crate) fn roomy(index: &Object<ice_index>, dim_v: usize, memory: &Memory) -> Result<QueryState> {
+        let plain = QueryState::plain(index, memory)?;
+        Ok(QueryState { room: Some(AttentionRoom::new_in(&index.inner, dim_v, memory)?), ..plain })
     }
 }
 
-fn layout(index: &Object<ice_index>, dim_v: usize) -> Result<Layout> {
+fn layout(index: &Object<ice_index>) -> Result<Layout> {
     object::plan::<ice_scratch>(|plan| {
         Scratch::plan(&index.inner, plan);
-        if dim_v > 0 {
-            AttentionRoom::plan(&index.inner, dim_v, plan);
-        }
+        Ok(())
+    })
+}
+
+fn roomy_layout(index: &Object<ice_index>, dim_v: u32) -> Result<Layout> {
+    let dim_v = of_values(dim_v)?;
+    object::plan::<ice_scratch>(|plan| {
+        Scratch::plan(&index.inner, plan);
+        AttentionRoom::plan(&index.inner, dim_v, plan);
         Ok(())
     })
 }
@@ -49,31 +57,34 @@ fn of_values(dim_v: u32) -> Result<usize> {
     }
 }
 
-unsafe fn make(index: *const ice_index, dim_v: usize, out: *mut *mut ice_scratch) -> Result<()> {
+unsafe fn make(
+    index: *const ice_index,
+    out: *mut *mut ice_scratch,
+    make: impl FnOnce(&Object<ice_index>, &Memory) -> Result<QueryState>,
+) -> Result<()> {
     // SAFETY: passed on by the caller.
     unsafe {
         let index = shared(index)?;
         let out = cast::output(out, "out")?;
-        let object = object::create::<ice_scratch>(index.source, 0, |m| QueryState::new_in(index, dim_v, m))?;
+        let object = object::create::<ice_scratch>(index.source, 0, |m| make(index, m))?;
         out.write(object.as_ptr().cast());
         Ok(())
     }
 }
 
 unsafe fn make_in(
-    mem: *mut c_void,
-    bytes: usize,
+    (mem, bytes): (*mut c_void, usize),
     index: *const ice_index,
-    dim_v: usize,
     out: *mut *mut ice_scratch,
+    need: impl FnOnce(&Object<ice_index>) -> Result<Layout>,
+    make: impl FnOnce(&Object<ice_index>, &Memory) -> Result<QueryState>,
 ) -> Result<()> {
     // SAFETY: passed on by the caller.
     unsafe {
         let index = shared(index)?;
         let out = cast::output(out, "out")?;
-        let need = layout(index, dim_v)?;
-        let make = |m: &_| QueryState::new_in(index, dim_v, m);
-        let object = object::create_in::<ice_scratch>(mem.cast(), bytes, need, 0, make)?;
+        let need = need(index)?;
+        let object = object::create_in::<ice_scratch>(mem.cast(), bytes, need, 0, |m| make(index, m))?;
         out.write(object.as_ptr().cast());
         Ok(())
     }
@@ -97,7 +108,7 @@ pub unsafe extern "C" fn ice_scratch_required(
     unsafe {
         guard::call("ice_scratch_required", err, || {
             let index = shared(index)?;
-            put_layout(|| layout(index, 0), bytes, align)
+            put_layout(|| layout(index), bytes, align)
         })
     }
 }
@@ -119,7 +130,7 @@ pub unsafe extern "C" fn ice_scratch_new(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    unsafe { guard::call("ice_scratch_new", err, || make(index, 0, out)) }
+    unsafe { guard::call("ice_scratch_new", err, || make(index, out, QueryState::plain)) }
 }
 
 /// Makes query state wholly inside caller memory.
@@ -141,7 +152,7 @@ pub unsafe extern "C" fn ice_scratch_new_in(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    unsafe { guard::call("ice_scratch_new_in", err, || make_in(mem, bytes, index, 0, out)) }
+    unsafe { guard::call("ice_scratch_new_in", err, || make_in((mem, bytes), index, out, layout, QueryState::plain)) }
 }
 
 /// Bytes and alignment of the memory that ice_scratch_new_attention_in needs for this index at its present capacity.
@@ -165,7 +176,7 @@ pub unsafe extern "C" fn ice_scratch_required_attention(
     unsafe {
         guard::call("ice_scratch_required_attention", err, || {
             let index = shared(index)?;
-            put_layout(|| layout(index, of_values(dim_v)?), bytes, align)
+            put_layout(|| roomy_layout(index, dim_v), bytes, align)
         })
     }
 }
@@ -190,7 +201,12 @@ pub unsafe extern "C" fn ice_scratch_new_attention(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    unsafe { guard::call("ice_scratch_new_attention", err, || make(index, of_values(dim_v)?, out)) }
+    unsafe {
+        guard::call("ice_scratch_new_attention", err, || {
+            let dim_v = of_values(dim_v)?;
+            make(index, out, |index, m| QueryState::roomy(index, dim_v, m))
+        })
+    }
 }
 
 /// Makes query state for attention wholly inside caller memory.
@@ -214,7 +230,13 @@ pub unsafe extern "C" fn ice_scratch_new_attention_in(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    unsafe { guard::call("ice_scratch_new_attention_in", err, || make_in(mem, bytes, index, of_values(dim_v)?, out)) }
+    unsafe {
+        guard::call("ice_scratch_new_attention_in", err, || {
+            let size = of_values(dim_v)?;
+            let roomy = |index: &_, m: &_| QueryState::roomy(index, size, m);
+            make_in((mem, bytes), index, out, |index| roomy_layout(index, dim_v), roomy)
+        })
+    }
 }
 
 /// What the last ice_index_attention with this scratch did.

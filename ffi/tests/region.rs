@@ -87,6 +87,23 @@ unsafe fn scratch(ix: *const ice_index, twin: *const ice_index) {
     }
     unsafe { ice_scratch_free(sc) };
     assert!(region.intact());
+    let v = DIM_V as u32;
+    let need = sizes(|b, a, e| unsafe { ice_scratch_required_attention(ix, v, b, a, e) });
+    let (sc, region) = build("ice_scratch_new_attention_in", need, |mem, n, out, e| unsafe {
+        ice_scratch_new_attention_in(mem, n, ix, v, out, e)
+    });
+    let (values, mut o) = (numbers(KEYS * DIM_V, 41), attention_options());
+    o.mode = ICE_MODE_ACCELERATED;
+    let t = tensor(&values);
+    let (mut a, mut b) = ([7.0; 3 * DIM_V], [8.0; 3 * DIM_V]);
+    for (ix, sc, out) in [(ix, sc, &mut a), (twin, null_mut(), &mut b)] {
+        ok(|e| unsafe {
+            ice_index_attention(ix, sc, q.as_ptr(), 3, &t, v, null(), &o, out.as_mut_ptr(), null_mut(), e)
+        });
+    }
+    a.iter().zip(b).for_each(|(a, b)| assert!((a - b).abs() < 1e-5, "{a} {b}"));
+    unsafe { ice_scratch_free(sc) };
+    assert!(region.intact());
 }
 
 #[test]

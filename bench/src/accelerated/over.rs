@@ -41,6 +41,10 @@ pub struct Outcome {
     pub pairs: u64,
     /// All pairs.
     pub pairs_dense: u64,
+    /// Query rows, all heads counted, and KV heads.
+    pub rows: usize,
+    /// See `rows`.
+    pub heads_kv: usize,
 }
 
 impl Outcome {
@@ -54,6 +58,14 @@ impl Outcome {
         self.missed += other.missed;
         self.pairs += other.pairs;
         self.pairs_dense += other.pairs_dense;
+        self.rows += other.rows;
+        self.heads_kv += other.heads_kv;
+    }
+
+    /// Rows of a KV head from which on this takes less time than `exact` seconds for all rows.
+    pub fn break_even(&self, exact: f64) -> Option<f64> {
+        let gain = (exact - (self.seconds - self.build)) / self.rows as f64;
+        (self.build > 0.0 && gain > 0.0).then(|| self.build / self.heads_kv as f64 / gain)
     }
 }
 
@@ -157,6 +169,7 @@ pub fn study(layer: &mut Layer, ways: &[Over], samples: usize, rounds: usize) ->
     for (i, o) in outcomes.iter_mut().enumerate() {
         (o.seconds, o.build) = (median(&mut times[i].0), median(&mut times[i].1));
         o.errors = truth.errors(layer, &outputs[i]);
+        (o.rows, o.heads_kv) = (layer.heads_q * layer.rows, layer.heads_kv);
         (o.heavy, o.missed) = match ways[i] {
             Over::Call(Way::Rule(rule)) => truth.missed(layer, &rule),
             Over::Index(way @ Way::Rule(_)) => {
