@@ -272,7 +272,9 @@ fn what_is_masked_or_gone_never_counts() {
     let error = worst(&other.run(&index, Mask::None, o).0, &want, 12);
     assert!(error < 0.2, "a row is off by {error}");
     // Everything gone, everything hidden.
-    for (index, mask) in [(other.index(Engine::Cells, |_| false), Mask::None), (index, Mask::Keys(&[0; 3000]))] {
+    let empty = Index::new_in(&IndexOptions { capacity: 3000, ..IndexOptions::new(16) }, &memory(0)).unwrap();
+    let gone = other.index(Engine::Cells, |_| false);
+    for (index, mask) in [(empty, Mask::None), (gone, Mask::None), (index, Mask::Keys(&[0; 3000]))] {
         let (out, lse, stats) = other.run(&index, mask, o);
         assert!(out.iter().all(|&x| x == 0.0) && lse.iter().all(|&x| x == f32::NEG_INFINITY));
         assert_eq!((stats.pairs, stats.pairs_dense), (0, 0));

@@ -186,76 +186,39 @@ impl AttentionRoom {
             shared_qk: false,
         };
         let isa = over.index.isa();
-        let reason = match (over.mode, by_cells) {
-            (Mode::Auto, true) => Reason::Cheaper,
-            (Mode::Auto, false) => Reason::Short,
+        let auto = over.mode == Mode::Auto;
+        let reason = match (auto, by_cells) {
+            (true, true) => Reason::Cheaper,
+            (true, false) if ACCELERATED => Reason::Short,
+            (true, false) => Reason::OnlyWay,
             _ => Reason::Requested,
         };
-        match work {
-            Work::Cells(work, cells) if by_cells => {
-                let auto = over.mode == Mode::Auto;
-                let shared = if uniform { SHARED } else { 1.0 };
-                let (rule, watch) = match by {
-                    Some((rule, watch)) => (*rule, watch),
-                    None => (Rule::new(o.tolerance, auto), None),
-                };
-                if auto && accelerated::hopeless(isa, &rule, &head, &Tensor::of(head.q), 1, shared, work) {
-                    return Ok(dense(
-                        isa,
-                        &head,
-                        work.dense(),
-                        out,
-                        lse,
-                        AttentionStats::new(Mode::Exact, Reason::Diffuse),
-                    ));
-                }
-                cells.clear();
-                accelerated::fill(isa, cells, &head.k, &head.v, head.masking.keep(0));
-                let mut stats = AttentionStats::new(Mode::Accelerated, reason);
-                stats.build_seconds = clock::since(start);
-                let start = clock::now();
-                let lse = match lse {
-                    Some(lse) => Some(TensorMut::new(lse, [1, 1, rows, 1])?),
-                    None => None,
-                };
-                let all = Accelerated {
-                    q: Tensor::of(head.q),
-                    kv: |_, _| (head.k, head.v, &*cells),
-                    heads_kv: 1,
-                    keys: self.slots,
-                    out: &TensorMut::of(out),
-                    lse: lse.as_ref(),
-                    masking: head.masking,
-                    scale: head.scale,
-                    softcap: head.softcap,
-                    rule,
-                    proof: None,
-                    isa,
-                };
-                match watch {
-                    Some(watch) => {
-                        // Rows of keys as ids.
-                        let name = |&row: &u32| if straight { row } else { order[row as usize] };
-                        let mut each = |head: usize, row: usize, keys: &[u32]| {
-                            let mut named = [0; BLOCK];
-                            named.iter_mut().zip(keys).for_each(|(to, key)| *to = name(key));
-                            watch(head, row, &named[..keys.len()]);
-                        };
-                        all.run(work, 0, 1, &mut stats, &mut Some(&mut each));
-                    }
-                    None => all.run(work, 0, 1, &mut stats, &mut None),
-                }
-                stats.attend_seconds = clock::since(start);
-                if auto && stats.pairs == stats.pairs_dense {
-                    (stats.mode, stats.reason) = (Mode::Exact, Reason::Diffuse);
-                }
-                Ok(stats)
-            }
-            Work::Cells(work, _) => {
-                Ok(dense(isa, &head, work.dense(), out, lse, AttentionStats::new(Mode::Exact, reason)))
-            }
-            Work::Dense(work) => Ok(dense(isa, &head, work, out, lse, AttentionStats::new(Mode::Exact, reason))),
+        let exact = AttentionStats::new(Mode::Exact, reason);
+        let (work, cells) = match work {
+            Work::Cells(work, cells) if by_cells => (work, cells),
+            Work::Cells(work, _) => return Ok(dense(isa, &head, work.dense(), out, lse, exact)),
+            Work::Dense(work) => return Ok(dense(isa, &head, work, out, lse, exact)),
+        };
+        let (rule, watch) = match by {
+            Some((rule, watch)) => (*rule, watch),
+            None => (Rule::new(o.tolerance, auto), None),
+        };
+        let shared = if uniform { SHARED } else { 1.0 };
+        if auto && accelerated::hopeless(isa, &rule, &head, &Tensor::of(head.q), 1, shared, work) {
+            let diffuse = AttentionStats::new(Mode::Exact, Reason::Diffuse);
+            return Ok(dense(isa, &head, work.dense(), out, lse, diffuse));
         }
+        cells.clear();
+        accelerated::fill(isa, cells, &head.k, &head.v, head.masking.keep(0));
+        let mut stats = AttentionStats::new(Mode::Accelerated, reason);
+        stats.build_seconds = clock::since(start);
+        // Rows of keys as ids.
+        let name = |&row: &u32| if straight { row } else { order[row as usize] };
+        sparse(isa, &head, self.slots, &rule, (work, cells), out, lse, watch, name, &mut stats)?;
+        if auto && stats.pairs == stats.pairs_dense {
+            (stats.mode, stats.reason) = (Mode::Exact, Reason::Diffuse);
+        }
+        Ok(stats)
     }
 
     /// Brings keys and values together: by cells, or by slots, those that all rows see, or by ids those that are not padding.
@@ -314,4 +277,51 @@ fn dense(
     stats.add_exact(pairs);
     stats.attend_seconds = clock::since(start);
     stats
+}
+
+/// By the cells of all keys; `keys` is what work memory is for, `name` the id of a row of keys.
+fn sparse(
+    isa: Isa,
+    head: &Head<'_>,
+    keys: usize,
+    rule: &Rule,
+    (work, cells): (&mut accelerated::Work, &Cells),
+    out: &mut RowsMut<'_>,
+    lse: Option<&mut [f32]>,
+    watch: Option<Watch<'_>>,
+    name: impl Fn(&u32) -> u32,
+    stats: &mut AttentionStats,
+) -> Result<()> {
+    let start = clock::now();
+    let lse = match lse {
+        Some(lse) => Some(TensorMut::new(lse, [1, 1, head.q.rows(), 1])?),
+        None => None,
+    };
+    let all = Accelerated {
+        q: Tensor::of(head.q),
+        kv: |_, _| (head.k, head.v, cells),
+        heads_kv: 1,
+        keys,
+        out: &TensorMut::of(out),
+        lse: lse.as_ref(),
+        masking: head.masking,
+        scale: head.scale,
+        softcap: head.softcap,
+        rule: *rule,
+        proof: None,
+        isa,
+    };
+    match watch {
+        Some(watch) => {
+            let mut each = |head: usize, row: usize, keys: &[u32]| {
+                let mut ids = [0; BLOCK];
+                ids.iter_mut().zip(keys).for_each(|(id, key)| *id = name(key));
+                watch(head, row, &ids[..keys.len()]);
+            };
+            all.run(work, 0, 1, stats, &mut Some(&mut each));
+        }
+        None => all.run(work, 0, 1, stats, &mut None),
+    }
+    stats.attend_seconds = clock::since(start);
+    Ok(())
 }
