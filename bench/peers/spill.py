@@ -5,7 +5,7 @@
 Files are captured heads (layerN.q, layerN.k: inner product, top 30) or sets of knn_data.py (base, query, metric: top 10). Cells
 as the index forms them: keys along their 32 leading directions, about 0.8 sqrt(n) keys to a cell, means of what is nearest. A
 share of the keys, those that are nearly as near to another cell, is put into a second one: the second nearest, or the one
-whose residual is least parallel to the first (SOAR, Sun et al. 2023, lambda 1). A query looks into cells in the index's order.
+whose residual is least parallel to the first (SOAR, NeurIPS 2023, lambda 1). A query looks into cells in the index's order.
 The table has the codes that it must compare for a recall, as a factor of what it takes without: below 1 is a gain."""
 import sys
 

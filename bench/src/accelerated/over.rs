@@ -4,6 +4,7 @@ use super::truth::Truth;
 use super::{Way, attend, median, options, system};
 use crate::heads::Layer;
 use iceformer_core::Result;
+use iceformer_core::attention::accelerated::Watch;
 use iceformer_core::attention::{AttentionRoom, AttentionStats, Mask, Mode, index_attention, index_attention_by_rule};
 use iceformer_core::dci::{Engine, Index, IndexOptions, Scratch};
 use iceformer_core::mem::{Rows, RowsMut};
@@ -96,13 +97,12 @@ impl Indices {
         &mut self,
         layer: &Layer,
         way: Option<Way>,
-        watch: Option<&mut dyn FnMut(usize, usize, &[u32])>,
+        mut watch: Option<Watch<'_>>,
     ) -> Result<(Vec<f32>, AttentionStats)> {
         let (n, d) = (layer.rows, layer.dim);
         let group = layer.heads_q / layer.heads_kv;
         let mut out = vec![0.0; layer.q.len()];
         let mut all: Option<AttentionStats> = None;
-        let mut watch = watch;
         let heads =
             self.of.iter_mut().zip(layer.q.chunks_exact(group * n * d)).zip(out.chunks_exact_mut(group * n * d));
         for (kv, (((index, scratch, room), q), out)) in heads.enumerate() {
