@@ -292,6 +292,43 @@ typedef struct {
     uint32_t reserved[9];
 } ice_attention_options;
 
+/// Why the mode in the statistics was used.
+typedef int32_t ice_reason;
+
+/// What an attention call did. Fill with ice_attention_stats_init.
+typedef struct {
+    /// Bytes of this struct.
+    uint32_t struct_size;
+    /// Mode that ran.
+    ice_mode mode;
+    /// Why.
+    ice_reason reason;
+    /// Mean share of the softmax mass that was estimated, of the rows in `rows`.
+    float estimated_mass;
+    /// Worst certified error of a row, relative to its output; INFINITY: nothing is certified; NaN: none was asked for.
+    float certified_error;
+    /// Largest standard error of a logit that came from fixed point; 0 where all came from f32.
+    float score_error;
+    /// Query-key pairs scored exactly.
+    uint64_t pairs;
+    /// Pairs exact attention would score.
+    uint64_t pairs_dense;
+    /// Pairs of a row and a cell that was opened for it.
+    uint64_t cells_opened;
+    /// Seconds this call spent building an index or cells; 0 in builds without a clock.
+    double build_seconds;
+    /// Seconds spent attending; 0 in builds without a clock.
+    double attend_seconds;
+    /// Rows attended in accelerated mode, all heads counted.
+    uint64_t rows;
+    /// Mean certified error, errors above 1 counted as 1; NaN: none was asked for.
+    double certified_mean;
+    /// Rows with a certified error, all heads counted.
+    uint64_t certificates;
+    /// Those of them that keep the tolerance by it.
+    uint64_t certified;
+} ice_attention_stats;
+
 /// Writable tensor, as ice_tensor. Rows must not overlap.
 typedef struct {
     /// First element, aligned for its type; nullable when there is no row.
@@ -342,43 +379,6 @@ typedef struct {
     /// certified. Asks for certificates like ICE_ATTENTION_CERTIFICATE.
     float *bounds;
 } ice_attention_desc;
-
-/// Why the mode in the statistics was used.
-typedef int32_t ice_reason;
-
-/// What an attention call did. Fill with ice_attention_stats_init.
-typedef struct {
-    /// Bytes of this struct.
-    uint32_t struct_size;
-    /// Mode that ran.
-    ice_mode mode;
-    /// Why.
-    ice_reason reason;
-    /// Mean share of the softmax mass that was estimated, of the rows in `rows`.
-    float estimated_mass;
-    /// Worst certified error of a row, relative to its output; INFINITY: nothing is certified; NaN: none was asked for.
-    float certified_error;
-    /// Largest standard error of a logit that came from fixed point; 0 where all came from f32.
-    float score_error;
-    /// Query-key pairs scored exactly.
-    uint64_t pairs;
-    /// Pairs exact attention would score.
-    uint64_t pairs_dense;
-    /// Pairs of a row and a cell that was opened for it.
-    uint64_t cells_opened;
-    /// Seconds this call spent building an index or cells; 0 in builds without a clock.
-    double build_seconds;
-    /// Seconds spent attending; 0 in builds without a clock.
-    double attend_seconds;
-    /// Rows attended in accelerated mode, all heads counted.
-    uint64_t rows;
-    /// Mean certified error, errors above 1 counted as 1; NaN: none was asked for.
-    double certified_mean;
-    /// Rows with a certified error, all heads counted.
-    uint64_t certificates;
-    /// Those of them that keep the tolerance by it.
-    uint64_t certified;
-} ice_attention_stats;
 
 /// Shape of a session. Fill with ice_session_options_init.
 typedef struct {
@@ -823,7 +823,16 @@ ice_status ice_index_query_exact(const ice_index *index,
                                  ice_error *err);
 
 /// One head over an index: each query row attends to the keys that the index retrieves for it (ICE_MODE_TOP_K: the
-/// paper's Algorithm 1) or to all of them (ICE_MODE_EXACT, ICE_MODE_AUTO).
+/// paper's Algorithm 1), to all of them (ICE_MODE_EXACT), or to all of them in the sense of ICE_MODE_ACCELERATED: keys that
+/// matter one by one, the others by means, with an output error of about `tolerance`. ICE_MODE_AUTO takes that where it is
+/// cheaper and keeps the tolerance. Several heads that share keys and values may be rows of one call.
+///
+/// With a scratch for attention (ice_scratch_new_attention), or none, rows are taken by blocks. Keys are brought into the
+/// order in which an index with cells has gathered them, like beside like, and means are taken of them and of the values, in
+/// every call anew: O(len (dim + dim_v)), as much as some hundred rows of exact attention, so bring many rows at a time. For
+/// that all rows must see the same keys; where a mask or window lets them see different ones, keys are taken in the order of
+/// ids instead. A bias is added to exact scores of all keys: row by row, unless ids are 0, 1, 2.. in the order of insertion
+/// and none was removed. With another scratch exact attention goes row by row, and accelerated attention is refused.
 ///
 /// Shapes: queries [n_queries, dim] packed f32; values [id range, dim_v]; out [n_queries, dim_v] packed; lse
 /// [n_queries]. The id range goes from 0 to the largest id in the index, that included; row `id` of `values` belongs to
@@ -833,11 +842,13 @@ ice_status ice_index_query_exact(const ice_index *index,
 /// @param mask     nullable: every key is visible.
 /// @param options  nullable: all defaults.
 /// @param lse      nullable: log-sum-exp of each row's logits.
-/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT, ICE_ERR_SHAPE, ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED (an L2 index,
-/// ICE_MODE_ACCELERATED: an index keeps no cells, num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY (scratch made before the index grew), ICE_ERR_ABI;
-/// without scratch also ICE_ERR_NO_MEMORY.
+/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT, ICE_ERR_SHAPE (also a scratch made for another dim_v),
+/// ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED (an L2 index, num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY
+/// (scratch made before the index grew, or not for attention in ICE_MODE_ACCELERATED), ICE_ERR_ABI; without scratch also
+/// ICE_ERR_NO_MEMORY.
 /// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(n_queries) queries of top_k keys,
-/// or O(n_queries len (dim + dim_v)). Since 0.1.
+/// or O(n_queries len (dim + dim_v)); in accelerated mode what ice_scratch_stats says, pairs of pairs_dense.
+/// Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -885,6 +896,66 @@ ice_status ice_scratch_new(const ice_index *index, ice_scratch **out, ice_error 
 /// # Safety
 /// Pointers are valid as described.
 ice_status ice_scratch_new_in(void *mem, size_t bytes, const ice_index *index, ice_scratch **out, ice_error *err);
+
+/// Bytes and alignment of the memory that ice_scratch_new_attention_in needs for this index at its present capacity.
+///
+/// @param dim_v         elements of a value, at least 1.
+/// @param bytes, align  outputs, in bytes.
+/// Errors: ICE_ERR_SHAPE (dim_v).
+/// Threads: shared. Allocates: never. Cost: O(1). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_scratch_required_attention(const ice_index *index,
+                                          uint32_t dim_v,
+                                          size_t *bytes,
+                                          size_t *align,
+                                          ice_error *err);
+
+/// Makes query state that ice_index_attention takes many rows with, exactly by blocks and in accelerated mode: beside what
+/// ice_scratch_new makes, room for keys and values in the order in which attention takes them, for the tree over them, and
+/// work memory: (dim + dim_v) numbers of 32 bits and a quarter of that for every key there is room for, and about 2 MiB.
+///
+/// @param dim_v  elements of a value, at least 1: of every later ice_index_attention with this scratch.
+/// @param out    receives the scratch; free it with ice_scratch_free.
+/// Ownership: as ice_scratch_new.
+/// Errors: ICE_ERR_SHAPE (dim_v), ICE_ERR_NO_MEMORY, ICE_ERR_UNSUPPORTED (no system allocator).
+/// Threads: shared. Allocates: may. Cost: O(capacity (dim + dim_v)). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_scratch_new_attention(const ice_index *index,
+                                     uint32_t dim_v,
+                                     ice_scratch **out,
+                                     ice_error *err);
+
+/// Makes query state for attention wholly inside caller memory.
+///
+/// @param mem    aligned to 64 bytes; stays in place and untouched until ice_scratch_free.
+/// @param bytes  at least what ice_scratch_required_attention says.
+/// @param dim_v  as in ice_scratch_new_attention.
+/// Ownership: `mem` stays the caller's and is not freed by ice_scratch_free.
+/// Errors: ICE_ERR_SHAPE (dim_v), ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
+/// Threads: shared. Allocates: never. Cost: O(capacity (dim + dim_v)). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_scratch_new_attention_in(void *mem,
+                                        size_t bytes,
+                                        const ice_index *index,
+                                        uint32_t dim_v,
+                                        ice_scratch **out,
+                                        ice_error *err);
+
+/// What the last ice_index_attention with this scratch did.
+///
+/// @param stats  filled by ice_attention_stats_init before.
+/// Errors: ICE_ERR_STATE (there was none), ICE_ERR_ABI.
+/// Threads: shared. Allocates: never. Cost: O(1). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_scratch_stats(const ice_scratch *scratch, ice_attention_stats *stats, ice_error *err);
 
 /// Frees query state; caller memory it was made in is the caller's again. NULL does nothing.
 ///

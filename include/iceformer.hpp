@@ -315,6 +315,8 @@ public:
   static inline expected<scratch> try_make(const index &index);
   /// Inside caller memory, which must outlive the scratch.
   static inline expected<scratch> try_make_in(span<std::byte> memory, const index &index);
+  /// With room for ice_index_attention of many rows to values of `dim_v` elements.
+  static inline expected<scratch> try_make_attention(const index &index, std::uint32_t dim_v);
 #if ICEFORMER_EXCEPTIONS
   explicit scratch(const index &index) : scratch(try_make(index).value()) {}
 #endif
@@ -475,6 +477,10 @@ private:
 
 inline expected<scratch> scratch::try_make(const index &index) {
   return detail::wrapped<scratch, ice_scratch>([&](auto **p, auto *e) { return ice_scratch_new(index.get(), p, e); });
+}
+inline expected<scratch> scratch::try_make_attention(const index &index, std::uint32_t dim_v) {
+  return detail::wrapped<scratch, ice_scratch>(
+      [&](auto **p, auto *e) { return ice_scratch_new_attention(index.get(), dim_v, p, e); });
 }
 inline expected<scratch> scratch::try_make_in(span<std::byte> memory, const index &index) {
   return detail::wrapped<scratch, ice_scratch>(

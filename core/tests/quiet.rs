@@ -4,9 +4,11 @@
 mod common;
 
 use common::{TAKEN, memory, noise};
-use iceformer_core::attention::{AttentionOptions, Mode, Session, SessionOptions};
+use iceformer_core::attention::{
+    AttentionOptions, AttentionRoom, Mask, Mode, Session, SessionOptions, index_attention,
+};
 use iceformer_core::dci::{Engine, Index, IndexOptions, Neighbor, QueryOptions, Scratch};
-use iceformer_core::mem::{Dtype, Plan, Rows, Tensor, TensorMut};
+use iceformer_core::mem::{Dtype, Plan, Rows, RowsMut, Tensor, TensorMut};
 use std::sync::atomic::Ordering::Relaxed;
 
 #[test]
@@ -29,6 +31,18 @@ fn nothing_is_allocated_by_queries_appends_and_attends() {
         }
     }
     index.query_exact(&mut scratch, Rows::new(&keys, 8).unwrap(), &QueryOptions::new(10), &mut out, None).unwrap();
+    assert_eq!(TAKEN.load(Relaxed), before, "the index allocated");
+    let mut room = AttentionRoom::new_in(&index, 8, &memory(0)).unwrap();
+    let before = TAKEN.load(Relaxed);
+    for mode in [Mode::Accelerated, Mode::Auto, Mode::Exact, Mode::TopK] {
+        for mask in [Mask::None, Mask::Causal { q_pos0: 0 }] {
+            let o = AttentionOptions { mode, ..AttentionOptions::default() };
+            let (rows, mut out) = (Rows::new(&keys, 8).unwrap(), vec![0.0; 700 * 8]);
+            let out = &mut RowsMut::new(&mut out, 8).unwrap();
+            index_attention(&index, &mut scratch, Some(&mut room), rows, rows, mask, &o, out, None).unwrap();
+        }
+    }
+    assert_eq!(TAKEN.load(Relaxed), before, "attention over the index allocated");
     index.remove_present(&(0..300).collect::<Vec<_>>());
     index.save(&mut vec![0; index.save_len()]).unwrap();
     assert_eq!(TAKEN.load(Relaxed), before, "the index allocated");

@@ -235,6 +235,7 @@ fn one_head_over_an_index() {
             let stats = index_attention(
                 &index,
                 &mut scratch,
+                None,
                 Rows::new(&d.q, 16).unwrap(),
                 Rows::new(&d.v, 8).unwrap(),
                 mask,
@@ -261,6 +262,7 @@ fn one_head_over_an_index() {
     let short = index_attention(
         &index,
         &mut scratch,
+        None,
         Rows::new(&d.q, 16).unwrap(),
         Rows::new(&d.v[..63 * 8], 8).unwrap(),
         Mask::None,

@@ -25,7 +25,7 @@ impl Handle for ice_index {
 }
 
 impl Handle for ice_scratch {
-    type Inner = iceformer_core::dci::Scratch;
+    type Inner = crate::scratch::QueryState;
     const MAGIC: u32 = 0x1ce0_0002;
     const NAME: &'static str = "scratch";
 }

@@ -3,12 +3,13 @@
 use crate::cast::{self, choice};
 use crate::index::packed_rows;
 use crate::object::{Object, exclusive, shared};
+use crate::scratch::QueryState;
 use crate::types::*;
 use crate::view::names;
 use crate::{guard, view};
-use iceformer_core::attention::{Mask, index_attention};
-use iceformer_core::dci::{Engine, Neighbor, QueryOptions, Scratch};
-use iceformer_core::mem::RowsMut;
+use iceformer_core::attention::{Mask, Mode, index_attention};
+use iceformer_core::dci::{Engine, Neighbor, QueryOptions};
+use iceformer_core::mem::{Memory, RowsMut};
 use iceformer_core::{Error, Result, Status};
 
 /// Prepares query options for `k` neighbours: everything else default. NULL does nothing.
@@ -80,7 +81,8 @@ const _: () = assert!(
 unsafe fn with_scratch<T>(
     index: &Object<ice_index>,
     scratch: *mut ice_scratch,
-    body: impl FnOnce(&mut Scratch) -> Result<T>,
+    make: impl FnOnce(&Memory) -> Result<QueryState>,
+    body: impl FnOnce(&mut QueryState) -> Result<T>,
 ) -> Result<T> {
     if !scratch.is_null() {
         // SAFETY: passed on.
@@ -91,7 +93,7 @@ unsafe fn with_scratch<T>(
     }
     // An accounting of its own: that of the index may not change in a shared call.
     let memory = index.source.memory(0)?;
-    body(&mut Scratch::new_in(&index.inner, &memory)?)
+    body(&mut make(&memory)?)
 }
 
 struct Query {
@@ -115,13 +117,19 @@ unsafe fn query(index: *const ice_index, q: Query, exact: bool) -> Result<()> {
         let queries = packed_rows(q.queries, q.n, index.inner.dim(), "queries")?;
         let out = cast::array_mut(q.out.cast::<Neighbor>(), cast::product(q.n, options.k, "out")?, "out")?;
         let counts = if q.counts.is_null() { None } else { Some(cast::array_mut(q.counts, q.n, "counts")?) };
-        with_scratch(index, q.scratch, |s| {
-            if exact {
-                index.inner.query_exact(s, queries, &options, out, counts)
-            } else {
-                index.inner.query(s, queries, &options, out, counts)
-            }
-        })
+        with_scratch(
+            index,
+            q.scratch,
+            |m| QueryState::plain(index, m),
+            |s| {
+                let s = &mut s.scratch;
+                if exact {
+                    index.inner.query_exact(s, queries, &options, out, counts)
+                } else {
+                    index.inner.query(s, queries, &options, out, counts)
+                }
+            },
+        )
     }
 }
 
@@ -219,14 +227,32 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
         let out = cast::array_mut(a.out, cast::product(a.n, a.dim_v, "out")?, "out")?;
         let lse = if a.lse.is_null() { None } else { Some(cast::array_mut(a.lse, a.n, "lse")?) };
         let mut out = RowsMut::new(out, a.dim_v)?;
-        with_scratch(index, a.scratch, |s| {
-            index_attention(&index.inner, s, queries, values, mask, &options, &mut out, lse).map(drop)
+        // Retrieved keys are attended row by row.
+        let make = |m: &_| match options.mode {
+            Mode::TopK => QueryState::plain(index, m),
+            _ => QueryState::roomy(index, a.dim_v, m),
+        };
+        with_scratch(index, a.scratch, make, |s| {
+            let QueryState { scratch, room, stats } = s;
+            let room = room.as_mut();
+            let done = index_attention(&index.inner, scratch, room, queries, values, mask, &options, &mut out, lse)?;
+            *stats = Some(done);
+            Ok(())
         })
     }
 }
 
 /// One head over an index: each query row attends to the keys that the index retrieves for it (ICE_MODE_TOP_K: the
-/// paper's Algorithm 1) or to all of them (ICE_MODE_EXACT, ICE_MODE_AUTO).
+/// paper's Algorithm 1), to all of them (ICE_MODE_EXACT), or to all of them in the sense of ICE_MODE_ACCELERATED: keys that
+/// matter one by one, the others by means, with an output error of about `tolerance`. ICE_MODE_AUTO takes that where it is
+/// cheaper and keeps the tolerance. Several heads that share keys and values may be rows of one call.
+///
+/// With a scratch for attention (ice_scratch_new_attention), or none, rows are taken by blocks. Keys are brought into the
+/// order in which an index with cells has gathered them, like beside like, and means are taken of them and of the values, in
+/// every call anew: O(len (dim + dim_v)), as much as some hundred rows of exact attention, so bring many rows at a time. For
+/// that all rows must see the same keys; where a mask or window lets them see different ones, keys are taken in the order of
+/// ids instead. A bias is added to exact scores of all keys: row by row, unless ids are 0, 1, 2.. in the order of insertion
+/// and none was removed. With another scratch exact attention goes row by row, and accelerated attention is refused.
 ///
 /// Shapes: queries [n_queries, dim] packed f32; values [id range, dim_v]; out [n_queries, dim_v] packed; lse
 /// [n_queries]. The id range goes from 0 to the largest id in the index, that included; row `id` of `values` belongs to
@@ -236,11 +262,13 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
 /// @param mask     nullable: every key is visible.
 /// @param options  nullable: all defaults.
 /// @param lse      nullable: log-sum-exp of each row's logits.
-/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT, ICE_ERR_SHAPE, ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED (an L2 index,
-/// ICE_MODE_ACCELERATED: an index keeps no cells, num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY (scratch made before the index grew), ICE_ERR_ABI;
-/// without scratch also ICE_ERR_NO_MEMORY.
+/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT, ICE_ERR_SHAPE (also a scratch made for another dim_v),
+/// ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED (an L2 index, num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY
+/// (scratch made before the index grew, or not for attention in ICE_MODE_ACCELERATED), ICE_ERR_ABI; without scratch also
+/// ICE_ERR_NO_MEMORY.
 /// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(n_queries) queries of top_k keys,
-/// or O(n_queries len (dim + dim_v)). Since 0.1.
+/// or O(n_queries len (dim + dim_v)); in accelerated mode what ice_scratch_stats says, pairs of pairs_dense.
+/// Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.

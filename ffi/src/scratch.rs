@@ -3,17 +3,91 @@
 use crate::memory::put_layout;
 use crate::object::{self, Object, shared};
 use crate::types::*;
-use crate::{cast, guard};
+use crate::{cast, guard, view};
 use core::ffi::c_void;
-use iceformer_core::Result;
+use iceformer_core::attention::{AttentionRoom, AttentionStats};
 use iceformer_core::dci::Scratch;
-use iceformer_core::mem::Layout;
+use iceformer_core::mem::{Layout, Memory};
+use iceformer_core::{Error, Result, Status};
+
+/// What is behind a scratch.
+pub struct QueryState {
+    pub(crate) scratch: Scratch,
+    /// For values of one size, where it was made for attention.
+    pub(crate) room: Option<AttentionRoom>,
+    /// Of the last attention with this scratch.
+    pub(crate) stats: Option<AttentionStats>,
+}
+
+impl QueryState {
+    /// For queries, and attention to what they find. Apart from the other, so that programs that only search hold no code
+    /// of attention.
+    pub(crate) fn plain(index: &Object<ice_index>, memory: &Memory) -> Result<QueryState> {
+        Ok(QueryState { scratch: Scratch::new_in(&index.inner, memory)?, room: None, stats: None })
+    }
+
+    /// For attention of many rows to values of `dim_v` elements too.
+    pub(crate) fn roomy(index: &Object<ice_index>, dim_v: usize, memory: &Memory) -> Result<QueryState> {
+        let plain = QueryState::plain(index, memory)?;
+        Ok(QueryState { room: Some(AttentionRoom::new_in(&index.inner, dim_v, memory)?), ..plain })
+    }
+}
 
 fn layout(index: &Object<ice_index>) -> Result<Layout> {
     object::plan::<ice_scratch>(|plan| {
         Scratch::plan(&index.inner, plan);
         Ok(())
     })
+}
+
+fn roomy_layout(index: &Object<ice_index>, dim_v: u32) -> Result<Layout> {
+    let dim_v = of_values(dim_v)?;
+    object::plan::<ice_scratch>(|plan| {
+        Scratch::plan(&index.inner, plan);
+        AttentionRoom::plan(&index.inner, dim_v, plan);
+        Ok(())
+    })
+}
+
+/// The size of a value, which must be one.
+fn of_values(dim_v: u32) -> Result<usize> {
+    match dim_v {
+        0 => Err(Error::new(Status::Shape, "dim_v", "must be at least 1").value(0)),
+        n => Ok(n as usize),
+    }
+}
+
+unsafe fn make(
+    index: *const ice_index,
+    out: *mut *mut ice_scratch,
+    make: impl FnOnce(&Object<ice_index>, &Memory) -> Result<QueryState>,
+) -> Result<()> {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        let index = shared(index)?;
+        let out = cast::output(out, "out")?;
+        let object = object::create::<ice_scratch>(index.source, 0, |m| make(index, m))?;
+        out.write(object.as_ptr().cast());
+        Ok(())
+    }
+}
+
+unsafe fn make_in(
+    (mem, bytes): (*mut c_void, usize),
+    index: *const ice_index,
+    out: *mut *mut ice_scratch,
+    need: impl FnOnce(&Object<ice_index>) -> Result<Layout>,
+    make: impl FnOnce(&Object<ice_index>, &Memory) -> Result<QueryState>,
+) -> Result<()> {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        let index = shared(index)?;
+        let out = cast::output(out, "out")?;
+        let need = need(index)?;
+        let object = object::create_in::<ice_scratch>(mem.cast(), bytes, need, 0, |m| make(index, m))?;
+        out.write(object.as_ptr().cast());
+        Ok(())
+    }
 }
 
 /// Bytes and alignment of the memory that ice_scratch_new_in needs for this index at its present capacity.
@@ -56,15 +130,7 @@ pub unsafe extern "C" fn ice_scratch_new(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    unsafe {
-        guard::call("ice_scratch_new", err, || {
-            let index = shared(index)?;
-            let out = cast::output(out, "out")?;
-            let object = object::create::<ice_scratch>(index.source, 0, |m| Scratch::new_in(&index.inner, m))?;
-            out.write(object.as_ptr().cast());
-            Ok(())
-        })
-    }
+    unsafe { guard::call("ice_scratch_new", err, || make(index, out, QueryState::plain)) }
 }
 
 /// Makes query state wholly inside caller memory.
@@ -86,14 +152,114 @@ pub unsafe extern "C" fn ice_scratch_new_in(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
+    unsafe { guard::call("ice_scratch_new_in", err, || make_in((mem, bytes), index, out, layout, QueryState::plain)) }
+}
+
+/// Bytes and alignment of the memory that ice_scratch_new_attention_in needs for this index at its present capacity.
+///
+/// @param dim_v         elements of a value, at least 1.
+/// @param bytes, align  outputs, in bytes.
+/// Errors: ICE_ERR_SHAPE (dim_v).
+/// Threads: shared. Allocates: never. Cost: O(1). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_scratch_required_attention(
+    index: *const ice_index,
+    dim_v: u32,
+    bytes: *mut usize,
+    align: *mut usize,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
     unsafe {
-        guard::call("ice_scratch_new_in", err, || {
+        guard::call("ice_scratch_required_attention", err, || {
             let index = shared(index)?;
-            let out = cast::output(out, "out")?;
-            let need = layout(index)?;
-            let make = |m: &_| Scratch::new_in(&index.inner, m);
-            let object = object::create_in::<ice_scratch>(mem.cast(), bytes, need, 0, make)?;
-            out.write(object.as_ptr().cast());
+            put_layout(|| roomy_layout(index, dim_v), bytes, align)
+        })
+    }
+}
+
+/// Makes query state that ice_index_attention takes many rows with, exactly by blocks and in accelerated mode: beside what
+/// ice_scratch_new makes, room for keys and values in the order in which attention takes them, for the tree over them, and
+/// work memory: (dim + dim_v) numbers of 32 bits and a quarter of that for every key there is room for, and about 2 MiB.
+///
+/// @param dim_v  elements of a value, at least 1: of every later ice_index_attention with this scratch.
+/// @param out    receives the scratch; free it with ice_scratch_free.
+/// Ownership: as ice_scratch_new.
+/// Errors: ICE_ERR_SHAPE (dim_v), ICE_ERR_NO_MEMORY, ICE_ERR_UNSUPPORTED (no system allocator).
+/// Threads: shared. Allocates: may. Cost: O(capacity (dim + dim_v)). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_scratch_new_attention(
+    index: *const ice_index,
+    dim_v: u32,
+    out: *mut *mut ice_scratch,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_scratch_new_attention", err, || {
+            let dim_v = of_values(dim_v)?;
+            make(index, out, |index, m| QueryState::roomy(index, dim_v, m))
+        })
+    }
+}
+
+/// Makes query state for attention wholly inside caller memory.
+///
+/// @param mem    aligned to 64 bytes; stays in place and untouched until ice_scratch_free.
+/// @param bytes  at least what ice_scratch_required_attention says.
+/// @param dim_v  as in ice_scratch_new_attention.
+/// Ownership: `mem` stays the caller's and is not freed by ice_scratch_free.
+/// Errors: ICE_ERR_SHAPE (dim_v), ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
+/// Threads: shared. Allocates: never. Cost: O(capacity (dim + dim_v)). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_scratch_new_attention_in(
+    mem: *mut c_void,
+    bytes: usize,
+    index: *const ice_index,
+    dim_v: u32,
+    out: *mut *mut ice_scratch,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_scratch_new_attention_in", err, || {
+            let size = of_values(dim_v)?;
+            let roomy = |index: &_, m: &_| QueryState::roomy(index, size, m);
+            make_in((mem, bytes), index, out, |index| roomy_layout(index, dim_v), roomy)
+        })
+    }
+}
+
+/// What the last ice_index_attention with this scratch did.
+///
+/// @param stats  filled by ice_attention_stats_init before.
+/// Errors: ICE_ERR_STATE (there was none), ICE_ERR_ABI.
+/// Threads: shared. Allocates: never. Cost: O(1). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_scratch_stats(
+    scratch: *const ice_scratch,
+    stats: *mut ice_attention_stats,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_scratch_stats", err, || {
+            let scratch = shared(scratch)?;
+            let out = cast::SizedOutput::new(cast::pointer(stats, "stats")?.as_ptr(), "stats")?;
+            let none = Error::new(Status::State, "scratch", "has attended nothing yet");
+            out.write(view::stats(&scratch.inner.stats.ok_or(none)?));
             Ok(())
         })
     }

@@ -228,18 +228,62 @@ fn index_attention() {
 }
 
 #[test]
-fn index_attention_has_no_cells() {
+fn scratches_for_attention() {
     let ix = full_index(&index_options());
     let (q, values) = (numbers(DIM, 3), numbers(KEYS * DIM_V, 4));
     let mut out = [7.0; DIM_V];
     let mut o = attention_options();
     o.mode = ICE_MODE_ACCELERATED;
-    refused(ICE_ERR_UNSUPPORTED, &["ice_index_attention: mode: ", "cells"], |e| unsafe {
-        let (v, d) = (tensor(&values), DIM_V as u32);
-        ice_index_attention(ix, null_mut(), q.as_ptr(), 1, &v, d, null(), &o, out.as_mut_ptr(), null_mut(), e)
+    let (v, d) = (tensor(&values), DIM_V as u32);
+    let mut attend = |sc, o: &ice_attention_options, e| unsafe {
+        ice_index_attention(ix, sc, q.as_ptr(), 1, &v, d, null(), o, out.as_mut_ptr(), null_mut(), e)
+    };
+    let mut plain = null_mut();
+    ok(|e| unsafe { ice_scratch_new(ix, &mut plain, e) });
+    refused(ICE_ERR_CAPACITY, &["ice_index_attention: scratch: ", "no room for accelerated"], |e| attend(plain, &o, e));
+    // Made for values of another size.
+    let mut other = null_mut();
+    ok(|e| unsafe { ice_scratch_new_attention(ix, d + 1, &mut other, e) });
+    refused(ICE_ERR_SHAPE, &["ice_index_attention: dim_v: ", "scratch"], |e| attend(other, &o, e));
+    let mut none = null_mut();
+    refused(ICE_ERR_SHAPE, &["dim_v"], |e| unsafe { ice_scratch_new_attention(ix, 0, &mut none, e) });
+    let (mut bytes, mut align) = (0, 0);
+    refused(ICE_ERR_SHAPE, &["dim_v"], |e| unsafe { ice_scratch_required_attention(ix, 0, &mut bytes, &mut align, e) });
+    assert!(none.is_null() && (bytes, align) == (0, 0));
+    let mut st = stats();
+    refused(ICE_ERR_STATE, &["ice_scratch_stats: scratch: has attended nothing"], |e| unsafe {
+        ice_scratch_stats(plain, &mut st, e)
     });
-    assert_eq!(out, [7.0; DIM_V]);
-    unsafe { ice_index_free(ix) };
+    let mut sc = null_mut();
+    ok(|e| unsafe { ice_scratch_new_attention(ix, d, &mut sc, e) });
+    ok(|e| attend(sc, &o, e));
+    ok(|e| unsafe { ice_scratch_stats(sc, &mut st, e) });
+    assert_eq!((st.mode, st.pairs, st.pairs_dense, st.rows), (ICE_MODE_ACCELERATED, KEYS as u64, KEYS as u64, 1));
+    st.struct_size = 0;
+    refused(ICE_ERR_ABI, &["stats: struct_size"], |e| unsafe { ice_scratch_stats(sc, &mut st, e) });
+    // It serves queries as well, and every mode.
+    let (qo, mut found) = (query_options(), [no_answer(); K]);
+    ok(|e| unsafe { ice_index_query(ix, sc, q.as_ptr(), 1, &qo, found.as_mut_ptr(), null_mut(), e) });
+    assert_ne!(found[0], no_answer());
+    for mode in [ICE_MODE_EXACT, ICE_MODE_AUTO, ICE_MODE_TOP_K] {
+        o.mode = mode;
+        ok(|e| attend(sc, &o, e));
+        ok(|e| attend(null_mut(), &o, e));
+    }
+    // The index outgrows it.
+    let more = numbers(4 * KEYS * DIM, 9);
+    ok(|e| unsafe { ice_index_insert(ix, more.as_ptr(), 4 * KEYS, null(), e) });
+    let values = numbers(5 * KEYS * DIM_V, 4);
+    let v = tensor(&values);
+    refused(ICE_ERR_CAPACITY, &["scratch", "before the index grew"], |e| unsafe {
+        ice_index_attention(ix, sc, q.as_ptr(), 1, &v, d, null(), &o, out.as_mut_ptr(), null_mut(), e)
+    });
+    unsafe {
+        for sc in [plain, other, sc] {
+            ice_scratch_free(sc);
+        }
+        ice_index_free(ix);
+    }
 }
 
 #[test]

@@ -254,6 +254,17 @@ fn query_scratch_and_index_attention() {
     let region = std::cell::RefCell::new(Guarded::new(need));
     let values = numbers(KEYS * DIM_V, 7);
     let (t, mk, ao, q) = (tensor(&values), mask(), attention_options(), numbers(DIM, 8));
+    let mut more = 0;
+    ok(|e| unsafe { ice_scratch_required_attention(ix, DIM_V as u32, &mut more, &mut align, e) });
+    assert!(more > need);
+    let roomy = std::cell::RefCell::new(Guarded::new(more));
+    let mut attended = null_mut();
+    ok(|e| unsafe { ice_scratch_new_attention(ix, DIM_V as u32, &mut attended, e) });
+    let mut row = [0.0; DIM_V];
+    ok(|e| unsafe {
+        let (out, v) = (row.as_mut_ptr(), DIM_V as u32);
+        ice_index_attention(ix, attended, q.as_ptr(), 1, &t, v, null(), null(), out, null_mut(), e)
+    });
     run(&[
         case("ice_index_query", &["index", "queries", "options", "out"], 2, |n, e| {
             query(ice_index_query, n, ix, sc, e)
@@ -273,6 +284,30 @@ fn query_scratch_and_index_attention() {
                 |out| unsafe { ice_scratch_new_in(m(n, 0, mem), need, c(n, 1, ix), m(n, 2, out), e) },
                 ice_scratch_free,
             )
+        }),
+        case("ice_scratch_required_attention", &["index", "bytes", "align"], 0, |n, e| {
+            sizes(n, 1, |b, a| unsafe { ice_scratch_required_attention(c(n, 0, ix), DIM_V as u32, b, a, e) })
+        }),
+        case("ice_scratch_new_attention", &["index", "out"], 0, |n, e| {
+            handle(
+                |out| unsafe { ice_scratch_new_attention(c(n, 0, ix), DIM_V as u32, m(n, 1, out), e) },
+                ice_scratch_free,
+            )
+        }),
+        case("ice_scratch_new_attention_in", &["mem", "index", "out"], 0, |n, e| {
+            let mem = roomy.borrow_mut().ptr();
+            let v = DIM_V as u32;
+            handle(
+                |out| unsafe { ice_scratch_new_attention_in(m(n, 0, mem), more, c(n, 1, ix), v, m(n, 2, out), e) },
+                ice_scratch_free,
+            )
+        }),
+        case("ice_scratch_stats", &["scratch", "stats"], 0, |n, e| {
+            let mut st = stats();
+            st.rows = 777;
+            let s = unsafe { ice_scratch_stats(c(n, 0, attended), m(n, 1, &mut st), e) };
+            assert_eq!(s == ICE_OK, st.rows != 777);
+            s
         }),
         case("ice_index_attention", &["index", "queries", "values", "out"], 4, |n, e| {
             let (mut out, mut lse) = ([7.0; DIM_V], 7.0);
@@ -294,10 +329,11 @@ fn query_scratch_and_index_attention() {
         ice_index_attention(ix, sc, q.as_ptr(), 1, &none, v, null(), null(), out, null_mut(), e)
     });
     unsafe {
+        ice_scratch_free(attended);
         ice_scratch_free(sc);
         ice_index_free(ix);
     }
-    assert!(region.borrow().intact());
+    assert!(region.borrow().intact() && roomy.borrow().intact());
 }
 
 #[test]

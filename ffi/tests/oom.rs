@@ -103,14 +103,28 @@ fn readers(ix: *const ice_index, counter: &Counter) {
         ice_index_attention(ix, sc, q.as_ptr(), 1, &t, DIM_V as u32, null(), &o, row.as_mut_ptr(), null_mut(), e)
     };
     each("attention", counter, false, same, |e| attend(null_mut(), e));
+    let (mut roomy, v) = (null_mut(), DIM_V as u32);
+    each("scratch for attention", counter, false, same, |e| unsafe { ice_scratch_new_attention(ix, v, &mut roomy, e) });
+    let mut accelerated = attention_options();
+    accelerated.mode = ICE_MODE_ACCELERATED;
+    let mut row_by_cells = [7.0; DIM_V];
+    let mut by_cells = |sc, e| unsafe {
+        let (o, out) = (&accelerated, row_by_cells.as_mut_ptr());
+        ice_index_attention(ix, sc, q.as_ptr(), 1, &t, v, null(), o, out, null_mut(), e)
+    };
+    each("accelerated attention", counter, false, same, |e| by_cells(null_mut(), e));
     // With a scratch nothing is allocated at all.
     counter.exhausted_after(0);
     ok(|e| attend(sc, e));
+    ok(|e| by_cells(roomy, e));
     ok(|e| unsafe { ice_index_query(ix, sc, q.as_ptr(), 1, &qo, out.as_mut_ptr(), null_mut(), e) });
     ok(|e| unsafe { ice_index_query_exact(ix, sc, q.as_ptr(), 1, &qo, out.as_mut_ptr(), null_mut(), e) });
     assert!(!counter.failed());
     counter.give();
-    unsafe { ice_scratch_free(sc) };
+    unsafe {
+        ice_scratch_free(roomy);
+        ice_scratch_free(sc);
+    }
 }
 
 fn saved(ix: *const ice_index, counter: &Counter, hooks: &ice_allocator) {

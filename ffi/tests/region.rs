@@ -64,7 +64,7 @@ fn index_and_scratch() {
             let mut r = memory();
             status(ICE_OK, ice_index_memory(ix, &mut r));
             assert!(r.reserved == need && r.used <= need && r.peak <= need, "{} of {need}", r.peak);
-            scratch(ix, twin);
+            scratch(ix, twin, metric == ICE_METRIC_INNER_PRODUCT);
             ice_index_free(twin);
             ice_index_free(ix);
         }
@@ -72,7 +72,7 @@ fn index_and_scratch() {
     }
 }
 
-unsafe fn scratch(ix: *const ice_index, twin: *const ice_index) {
+unsafe fn scratch(ix: *const ice_index, twin: *const ice_index, attends: bool) {
     let need = sizes(|b, a, e| unsafe { ice_scratch_required(ix, b, a, e) });
     let (sc, region) =
         build("ice_scratch_new_in", need, |mem, n, out, e| unsafe { ice_scratch_new_in(mem, n, ix, out, e) });
@@ -84,6 +84,25 @@ unsafe fn scratch(ix: *const ice_index, twin: *const ice_index) {
         ok(|e| unsafe { ice_index_query(ix, sc, q.as_ptr(), 3, &qo, a.as_mut_ptr(), null_mut(), e) });
         ok(|e| unsafe { ice_index_query_exact(twin, null_mut(), q.as_ptr(), 3, &qo, b.as_mut_ptr(), null_mut(), e) });
         assert_eq!(a.map(|x| x.id), b.map(|x| x.id));
+    }
+    unsafe { ice_scratch_free(sc) };
+    assert!(region.intact());
+    let v = DIM_V as u32;
+    let need = sizes(|b, a, e| unsafe { ice_scratch_required_attention(ix, v, b, a, e) });
+    let (sc, region) = build("ice_scratch_new_attention_in", need, |mem, n, out, e| unsafe {
+        ice_scratch_new_attention_in(mem, n, ix, v, out, e)
+    });
+    let (values, mut o) = (numbers(KEYS * DIM_V, 41), attention_options());
+    o.mode = ICE_MODE_ACCELERATED;
+    let t = tensor(&values);
+    let (mut a, mut b) = ([7.0; 3 * DIM_V], [8.0; 3 * DIM_V]);
+    for (ix, sc, out) in [(ix, sc, &mut a), (twin, null_mut(), &mut b)] {
+        refused(if attends { ICE_OK } else { ICE_ERR_UNSUPPORTED }, &[], |e| unsafe {
+            ice_index_attention(ix, sc, q.as_ptr(), 3, &t, v, null(), &o, out.as_mut_ptr(), null_mut(), e)
+        });
+    }
+    if attends {
+        a.iter().zip(b).for_each(|(a, b)| assert!((a - b).abs() < 1e-5, "{a} {b}"));
     }
     unsafe { ice_scratch_free(sc) };
     assert!(region.intact());

@@ -86,6 +86,9 @@ static void an_index() {
   std::vector<ice_neighbor> two(10);
   const auto queries = numbers(2 * DIM, 2);
   CHECK(index.try_query_into(queries, options, two, {}, &*scratch));
+  auto roomy = ice::scratch::try_make_attention(index, 4);
+  CHECK(roomy && index.try_query_into(queries, options, two, {}, &*roomy));
+  CHECK(ice::scratch::try_make_attention(index, 0).error().status() == ICE_ERR_SHAPE);
 
   // Shapes are checked before anything is read.
   CHECK(index.try_insert(ice::span<const float>(keys.data(), DIM + 1)).error().status() == ICE_ERR_SHAPE);

@@ -1,5 +1,6 @@
 //! Accelerated attention beside exact: time, output error, heavy keys missed.
 
+pub mod over;
 pub mod plot;
 pub mod report;
 mod truth;
@@ -88,14 +89,12 @@ impl Outcome {
 
     /// Mean error.
     pub fn mean(&self) -> f64 {
-        self.errors.iter().sum::<f64>() / self.errors.len().max(1) as f64
+        mean(&self.errors)
     }
 
     /// 99th percentile of the errors.
     pub fn p99(&self) -> f64 {
-        let mut sorted = self.errors.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len().saturating_sub(1) * 99 / 100).copied().unwrap_or(0.0)
+        p99(&self.errors)
     }
 
     /// How many times as long exact attention takes.
@@ -122,6 +121,18 @@ impl Outcome {
     pub fn estimated_share(&self) -> f64 {
         self.estimated / self.rows.max(1) as f64
     }
+}
+
+/// Mean error.
+pub fn mean(errors: &[f64]) -> f64 {
+    errors.iter().sum::<f64>() / errors.len().max(1) as f64
+}
+
+/// 99th percentile of errors.
+pub fn p99(errors: &[f64]) -> f64 {
+    let mut sorted = errors.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len().saturating_sub(1) * 99 / 100).copied().unwrap_or(0.0)
 }
 
 /// One layer, each way timed in turn with exact attention; errors and misses of rows of the second half.
@@ -209,6 +220,14 @@ fn attend(layer: &Layer, way: Way) -> (Vec<f32>, AttentionStats, f64) {
         }
         Way::Auto(tolerance) => attention(&problem(layer, options(Mode::Auto, tolerance), &mut out), &system()),
     };
+    (out, stats.expect("attention of a layer"), start.elapsed().as_secs_f64())
+}
+
+/// The same of exact attention.
+fn attend_exact(layer: &Layer) -> (Vec<f32>, AttentionStats, f64) {
+    let mut out = vec![0.0; layer.q.len()];
+    let start = Instant::now();
+    let stats = attention(&problem(layer, options(Mode::Exact, 0.0), &mut out), &system());
     (out, stats.expect("attention of a layer"), start.elapsed().as_secs_f64())
 }
 

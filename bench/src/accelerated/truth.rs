@@ -2,7 +2,7 @@
 
 use super::{options, problem, system};
 use crate::heads::Layer;
-use iceformer_core::attention::accelerated::Rule;
+use iceformer_core::attention::accelerated::{Rule, Watch};
 use iceformer_core::attention::{Mode, attention_by_rule};
 use iceformer_core::cells::SEGMENT;
 
@@ -47,6 +47,15 @@ impl Truth {
 
     /// Heavy keys, and those not scored exactly under a rule.
     pub(super) fn missed(&self, layer: &Layer, rule: &Rule) -> (usize, usize) {
+        let mut out = vec![0.0; layer.q.len()];
+        let p = problem(layer, options(Mode::Accelerated, 0.05), &mut out);
+        self.missed_by(layer, |watch| {
+            attention_by_rule(&p, rule, Some(watch), &system()).expect("attention of a layer");
+        })
+    }
+
+    /// The same of any way that names what it scores exactly.
+    pub(super) fn missed_by(&self, layer: &Layer, run: impl FnOnce(Watch<'_>)) -> (usize, usize) {
         let (n, heads) = (layer.rows, layer.heads_q);
         let mut at = vec![None; n];
         self.rows.iter().enumerate().for_each(|(i, &row)| at[row] = Some(i));
@@ -56,9 +65,7 @@ impl Truth {
                 ids.iter().for_each(|&j| seen[i * heads + head][j as usize] = true);
             }
         };
-        let mut out = vec![0.0; layer.q.len()];
-        let p = problem(layer, options(Mode::Accelerated, 0.05), &mut out);
-        attention_by_rule(&p, rule, Some(&mut watch), &system()).expect("attention of a layer");
+        run(&mut watch);
         let keys = self.of.iter().flatten().zip(&seen);
         let heavy = keys.clone().map(|((_, keys), _)| keys.len()).sum();
         let missed = keys.map(|((_, keys), seen)| keys.iter().filter(|&&j| !seen[j]).count()).sum();

@@ -61,6 +61,8 @@ pub struct Masking<'a> {
     sinks: usize,
     rows_q: usize,
     rows_kv: usize,
+    /// Where keys are not numbered by their rows: those of the rows, ascending.
+    ids: Option<&'a [u64]>,
 }
 
 impl<'a> Masking<'a> {
@@ -105,11 +107,30 @@ impl<'a> Masking<'a> {
                 }
             }
         }
-        Ok(Masking { mask, window, sinks, rows_q, rows_kv })
+        Ok(Masking { mask, window, sinks, rows_q, rows_kv, ids: None })
+    }
+
+    /// The same for keys of which only those of `ids`, ascending, are there, none of them padding: ranges of their rows.
+    /// Not for a bias.
+    pub(super) fn over(self, ids: &'a [u64]) -> Self {
+        Masking { ids: Some(ids), ..self }
+    }
+
+    /// Whether the first `rows` rows see the same keys by position.
+    pub(super) fn is_uniform(&self, batch: usize, rows: usize) -> bool {
+        let first = self.visible(batch, 0);
+        (1..rows).all(|row| self.visible(batch, row) == first)
     }
 
     /// Keys row `row` of batch `batch` may see by position.
     pub fn visible(&self, batch: usize, row: usize) -> Visible {
+        let seen = self.visible_ids(batch, row);
+        let Some(ids) = self.ids else { return seen };
+        let place = |id: usize| ids.partition_point(|&x| x < id as u64);
+        Visible { sinks: place(seen.sinks), begin: place(seen.begin), end: place(seen.end) }
+    }
+
+    fn visible_ids(&self, batch: usize, row: usize) -> Visible {
         let (pos, end) = match self.mask {
             Mask::Causal { q_pos0 } => {
                 let pos = usize::try_from(q_pos0).unwrap_or(usize::MAX).saturating_add(row);
@@ -133,7 +154,7 @@ impl<'a> Masking<'a> {
     /// Keys visible without the window: causal or prefix end.
     fn limit(&self, batch: usize, row: usize) -> usize {
         match self.mask {
-            Mask::Causal { .. } | Mask::Prefix(_) => Masking { window: 0, ..*self }.visible(batch, row).end,
+            Mask::Causal { .. } | Mask::Prefix(_) => Masking { window: 0, ..*self }.visible_ids(batch, row).end,
             _ => self.rows_kv,
         }
     }
@@ -154,6 +175,7 @@ impl<'a> Masking<'a> {
     /// Padding bytes of a batch (0 = padding), if the mask has them.
     pub fn keep(&self, batch: usize) -> Option<&'a [u8]> {
         match self.mask {
+            _ if self.ids.is_some() => None,
             Mask::Keys(keep) if keep.len() == self.rows_kv => Some(keep),
             Mask::Keys(keep) => Some(&keep[batch * self.rows_kv..][..self.rows_kv]),
             _ => None,

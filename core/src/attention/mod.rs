@@ -2,7 +2,7 @@
 //!
 //! `options`, `mask`, `problem` what is asked; `dense` every key, all heads: `exact`, `panel` many rows, `few` a few;
 //! `accelerated` cells of keys, opened where they matter and estimated elsewhere; `retrieve` the keys an index finds, used
-//! by `head_topk` (one call) and `over_index`; `certificate` what rows are known to be off by;
+//! by `head_topk` (one call) and `over_index`; `index_room` many rows over an index; `certificate` what rows are known to be off by;
 //! `softmax` merging; `call` the one-call form; `cache`, `session` keys and
 //! values that stay; `probe` how sparse a head is.
 
@@ -16,6 +16,7 @@ pub mod exact;
 mod few;
 mod fixed;
 mod head_topk;
+mod index_room;
 mod mask;
 mod options;
 mod over_index;
@@ -29,9 +30,10 @@ mod softmax;
 
 pub use cache::HeadCache;
 pub use call::{attention, attention_by_rule, required};
+pub use index_room::AttentionRoom;
 pub use mask::{Mask, Masking, Visible};
 pub use options::{AttentionOptions, Mode};
-pub use over_index::index_attention;
+pub use over_index::{index_attention, index_attention_by_rule};
 pub use probe::{sparsity, sparsity_required};
 pub use problem::{AttentionStats, Problem, Reason, top_k_for};
 pub use session::{Session, SessionOptions};

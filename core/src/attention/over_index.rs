@@ -1,5 +1,7 @@
 //! One head over an index that the caller keeps.
 
+use super::accelerated::{Rule, Watch};
+use super::index_room::{AttentionRoom, OverIndex};
 use super::retrieve::{Retrieval, query_options};
 use super::{AttentionOptions, AttentionStats, Mask, Masking, Mode, Reason, clock};
 use crate::dci::{Engine, Index, Metric, Scratch};
@@ -10,25 +12,70 @@ use crate::mem::{Rows, RowsMut};
 /// where row `id` belongs to the key with that id, `out [n, dim_v]`, `lse[n]`. Mask positions are ids: row i sees the keys
 /// whose ids the mask shows to row i among `values.rows()` ids.
 ///
-/// Exact mode scores every key of the index, top-k mode those it retrieves. Thread class: shared index, exclusive scratch.
-/// Never allocates. O(rows x retrieval).
+/// Exact mode scores every key of the index, top-k mode those it retrieves, accelerated mode opens cells where they matter
+/// and estimates elsewhere. With a `room` exact attention takes rows by blocks; accelerated attention is to be had with one
+/// only, and [`Mode::Auto`] chooses it where it is cheaper and keeps the tolerance. A call with a room spends
+/// O(keys x (dim + dim_v)) before its first row, accelerated ones more: bring many rows at a time. A bias, unless ids are
+/// 0, 1, 2.. in the order of insertion and none has gone, is added row by row to exact scores, whatever the mode.
+///
+/// Thread class: shared index, exclusive scratch and room. Never allocates. O(rows x retrieval).
 ///
 /// # Errors
-/// `Shape`, `NotFinite` with the row, `Argument`; `NotFound` when a key's id has no row in `values`; `Unsupported` for an
-/// L2 index, accelerated mode, threads, or shared query-key mode (whose keys are not the index's). Nothing is written then.
-#[allow(clippy::too_many_lines)]
+/// `Shape`, `NotFinite` with the row, `Argument`; `NotFound` when a key's id has no row in `values`; `Capacity` for a
+/// scratch or room made before the index grew, and in accelerated mode for none; `Unsupported` for an L2 index, threads,
+/// or shared query-key mode (whose keys are not the index's). Nothing is written then.
 pub fn index_attention(
     index: &Index,
     scratch: &mut Scratch,
+    room: Option<&mut AttentionRoom>,
+    queries: Rows<'_>,
+    values: Rows<'_>,
+    mask: Mask<'_>,
+    options: &AttentionOptions,
+    out: &mut RowsMut<'_>,
+    lse: Option<&mut [f32]>,
+) -> Result<AttentionStats> {
+    attend(index, scratch, room, queries, values, mask, options, out, lse, None)
+}
+
+/// Accelerated attention over an index by a rule of the caller's, with a look at the ids that are scored exactly: for studies.
+///
+/// # Errors
+/// As [`index_attention`].
+pub fn index_attention_by_rule(
+    index: &Index,
+    scratch: &mut Scratch,
+    room: &mut AttentionRoom,
+    queries: Rows<'_>,
+    values: Rows<'_>,
+    mask: Mask<'_>,
+    options: &AttentionOptions,
+    out: &mut RowsMut<'_>,
+    rule: &Rule,
+    watch: Option<Watch<'_>>,
+) -> Result<AttentionStats> {
+    let options = AttentionOptions { mode: Mode::Accelerated, ..*options };
+    attend(index, scratch, Some(room), queries, values, mask, &options, out, None, Some((rule, watch)))
+}
+
+#[allow(clippy::too_many_lines)]
+fn attend(
+    index: &Index,
+    scratch: &mut Scratch,
+    room: Option<&mut AttentionRoom>,
     queries: Rows<'_>,
     values: Rows<'_>,
     mask: Mask<'_>,
     options: &AttentionOptions,
     out: &mut RowsMut<'_>,
     mut lse: Option<&mut [f32]>,
+    by: Option<(&Rule, Option<Watch<'_>>)>,
 ) -> Result<AttentionStats> {
     let o = options.resolve(index.dim(), index.len())?;
     scratch.check(index)?;
+    if let Some(room) = &room {
+        room.check(index, values.cols())?;
+    }
     let n = queries.rows();
     let shape = |field, reason, need: usize, have: usize| {
         if need == have { Ok(()) } else { Err(Error::new(Status::Shape, field, reason).need(need, have)) }
@@ -52,8 +99,9 @@ pub fn index_attention(
     if o.certificate {
         return unsupported("flags", "attention over an index has no certificates: use a call or a session");
     }
-    if o.mode == Mode::Accelerated {
-        return unsupported("mode", "an index keeps no cells: accelerated attention takes a call or a session");
+    if o.mode == Mode::Accelerated && room.is_none() {
+        let reason = "has no room for accelerated attention: make it for attention";
+        return Err(Error::new(Status::Capacity, "scratch", reason));
     }
     if o.num_threads > 1 {
         return unsupported("num_threads", "one head over an index runs on the caller's thread");
@@ -77,9 +125,15 @@ pub fn index_attention(
             return Err(Error::new(Status::NotFinite, "values", "sums of the values overflow").number(largest));
         }
     }
+    if let Some(room) = room.filter(|_| o.mode != Mode::TopK) {
+        let over = OverIndex { index, queries, values, masking, options: o, mode: options.mode };
+        if room.can(&over) {
+            return room.attend(&over, out, lse, by);
+        }
+    }
     let (mode, reason) = match options.mode {
         Mode::TopK => (Mode::TopK, Reason::Requested),
-        Mode::Auto => (Mode::Exact, Reason::OnlyWay),
+        Mode::Auto | Mode::Accelerated => (Mode::Exact, Reason::OnlyWay),
         _ => (Mode::Exact, Reason::Requested),
     };
     let retrieval = Retrieval {

@@ -34,7 +34,7 @@ pub(super) const DENSE_BELOW: usize = 2048;
 pub(super) const DECODE_BELOW: usize = 12_288;
 
 /// AUTO attends exactly below so many rows of a KV head, which would not pay for building cells.
-const ROWS_BELOW: usize = 512;
+pub(super) const ROWS_BELOW: usize = 512;
 
 /// Why the mode in the statistics ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,10 +2,11 @@
 //!
 //! `params` options; `index` storage and sizes; `level` and `structure` the levels and how keys enter and leave them;
 //! `search` the candidates of one composite index; `cells` keys gathered and coded for batches; `batch` and `lists` exact
-//! answers to batches; `query` whole queries; `scratch` what a query writes; `save` bytes.
+//! answers to batches; `query` whole queries; `gather` all keys, like beside like, for attention; `scratch` what a query writes; `save` bytes.
 
 mod batch;
 mod cells;
+mod gather;
 mod index;
 mod level;
 mod lists;
@@ -18,6 +19,7 @@ mod structure;
 #[cfg(all(test, feature = "std"))]
 mod tests;
 
+pub(crate) use cells::Arranging;
 pub use index::Index;
 pub use params::{Directions, Engine, IndexOptions, MAX_KEYS, MAX_NORM, Metric, Neighbor, QueryOptions};
 pub use scratch::Scratch;

@@ -2,9 +2,9 @@
 
 use super::index::NO_ID;
 use super::level::ROOT;
-use super::{Index, IndexOptions, Metric};
+use super::{Engine, Index, IndexOptions, Metric};
 use crate::math::hash;
-use crate::mem::{Memory, Rows};
+use crate::mem::{Maker, Memory, Rows};
 use std::vec::Vec;
 
 fn check(index: &Index) {
@@ -65,5 +65,57 @@ fn keys_lie_in_the_cell_of_their_nearest_parent_through_churn() {
             check(&index);
         }
         assert!(!index.levels[levels - 1].lists[0].is_empty(), "the test reaches the top level");
+    }
+}
+
+#[test]
+fn every_key_is_listed_once_beside_its_like() {
+    const DIM: usize = 8;
+    let memory = Memory::system(0).unwrap();
+    let number = |seed: u64, i: u64| (hash(seed, i) >> 40) as f32 / (1 << 23) as f32 - 1.0;
+    // Twelve kinds of keys, in turns.
+    let key = |i: u64| -> [f32; DIM] {
+        core::array::from_fn(|k| 4.0 * number(1, i % 12 * DIM as u64 + k as u64) + number(2, i * DIM as u64 + k as u64))
+    };
+    let keys: Vec<f32> = (0..3000).flat_map(key).collect();
+    for (engine, metric) in
+        [(Engine::Cells, Metric::InnerProduct), (Engine::Cells, Metric::L2), (Engine::Walk, Metric::InnerProduct)]
+    {
+        let options = IndexOptions { engine, metric, capacity: 3000, ..IndexOptions::new(DIM) };
+        let mut index = Index::new_in(&options, &memory).unwrap();
+        let list = |index: &Index| {
+            let mut m = Maker::new(&memory);
+            let (mut room, mut out) = (index.arranging(&mut m), m.room(index.slots()));
+            m.finish().unwrap();
+            index.list_alike(&mut room, &mut out);
+            let mut sorted = out.to_vec();
+            sorted.sort_unstable();
+            let live: Vec<u32> = (0..index.slots() as u32).filter(|&s| index.held_at(s).is_some()).collect();
+            assert_eq!(sorted, live);
+            out.to_vec()
+        };
+        // Mean squared distance from key to key along a list.
+        let apart = |index: &Index, slots: &[u32]| {
+            let of = |w: &[u32]| index.isa.sq_dist(index.key_at(w[0]), index.key_at(w[1]));
+            slots.windows(2).map(of).sum::<f32>() / slots.len() as f32
+        };
+        index.insert(Rows::new(&keys[..2700 * DIM], DIM).unwrap(), None).unwrap();
+        let slots = list(&index);
+        let (alike, as_they_came) = (apart(&index, &slots), apart(&index, &(0..2700).collect::<Vec<_>>()));
+        if engine == Engine::Cells {
+            assert!(alike < 0.3 * as_they_came, "{alike} {as_they_came}");
+        } else {
+            assert_eq!(alike, as_they_came);
+        }
+        // Some go, others come.
+        let gone: Vec<u64> = (0..2700).filter(|&id| hash(3, id).is_multiple_of(4)).collect();
+        index.remove(&gone).unwrap();
+        assert_eq!(list(&index).len(), 2700 - gone.len());
+        for row in keys[2700 * DIM..].chunks(DIM) {
+            index.insert(Rows::new(row, DIM).unwrap(), None).unwrap();
+        }
+        assert_eq!(list(&index).len(), 3000 - gone.len());
+        index.clear();
+        assert!(list(&index).is_empty());
     }
 }

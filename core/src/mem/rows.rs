@@ -326,6 +326,11 @@ impl<'a> RowsMut<'a> {
         self.dtype.used()
     }
 
+    /// Address, element type, bytes from row to row.
+    pub(super) fn raw(&mut self) -> (*mut u8, Dtype, usize) {
+        (self.data, self.dtype, self.stride)
+    }
+
     /// The rows as they are.
     pub fn view(&self) -> Rows<'_> {
         let RowsMut { data, rows, cols, stride, dtype, .. } = *self;

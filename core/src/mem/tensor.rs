@@ -102,6 +102,14 @@ impl<'a> Tensor<'a> {
         Ok(Tensor { data, dims: Dims::new(data.addr(), dtype, shape, strides, field)?, dtype, life: PhantomData })
     }
 
+    /// One head of one batch.
+    pub(crate) fn of(rows: Rows<'a>) -> Self {
+        let (shape, strides) = ([1, 1, rows.rows(), rows.cols()], [rows.stride(), 0, 0]);
+        // SAFETY: the rows are readable for 'a; their geometry was checked when their view was made.
+        unsafe { Self::from_raw(rows.as_ptr(), rows.dtype(), shape, strides, "tensor") }
+            .unwrap_or_else(|_| unreachable!("checked at creation"))
+    }
+
     /// One head's rows.
     ///
     /// # Panics
@@ -191,6 +199,15 @@ impl<'a> TensorMut<'a> {
     ) -> Result<Self> {
         let dims = Dims::new(data.addr(), dtype, shape, strides, field)?;
         Ok(TensorMut { data, dims, dtype, life: PhantomData })
+    }
+
+    /// One head of one batch.
+    pub(crate) fn of(rows: &'a mut RowsMut<'_>) -> Self {
+        let (data, dtype, stride) = rows.raw();
+        let (shape, strides) = ([1, 1, rows.rows(), rows.cols()], [stride, 0, 0]);
+        // SAFETY: the rows are borrowed exclusively for 'a; their geometry was checked when their view was made.
+        unsafe { Self::from_raw(data, dtype, shape, strides, "tensor") }
+            .unwrap_or_else(|_| unreachable!("checked at creation"))
     }
 
     /// Whether the rows of each head follow each other without gaps.

@@ -545,6 +545,11 @@ pub(super) enum Listed {
 const RAISE: f32 = 1.125;
 
 impl Work {
+    /// Work memory of the dense kernels.
+    pub(crate) fn dense(&mut self) -> &mut exact::Work {
+        &mut self.dense
+    }
+
     /// Thresholds of query `i`, from its sum.
     fn set_limits(&mut self, i: usize) {
         let (total, shares) = (self.total[i], &self.shares);

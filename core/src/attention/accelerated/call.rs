@@ -99,7 +99,7 @@ pub(crate) fn call(
                 softcap: c.options.softcap,
                 shared_qk: false,
             };
-            *hopeless = super::hope::hopeless(isa, &rule, &head, &problem.q, c.heads_q / c.heads_kv, work);
+            *hopeless = super::hope::hopeless(isa, &rule, &head, &problem.q, c.heads_q / c.heads_kv, 1.0, work);
         }
     }
     let build = |_, (first, run): &mut (usize, &mut [Cells])| {
@@ -159,7 +159,7 @@ pub(crate) fn call(
 }
 
 /// Cells over all keys that are not padding.
-fn fill(isa: Isa, cells: &mut Cells, k: &Rows<'_>, v: &Rows<'_>, keep: Option<&[u8]>) {
+pub(crate) fn fill(isa: Isa, cells: &mut Cells, k: &Rows<'_>, v: &Rows<'_>, keep: Option<&[u8]>) {
     let (mut ids, mut n) = ([0; SEGMENT], 0);
     for j in (0..k.rows()).filter(|&j| keep.is_none_or(|keep| keep[j] != 0)) {
         ids[n] = j as u32;

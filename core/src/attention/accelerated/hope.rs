@@ -42,7 +42,17 @@ struct Signs {
 /// keys too light to be weighed one by one cancel, so that no mean can stand for them: the root of `sum w^2 |v|^2` over
 /// these keys, against the output, as in noise. Or so many keys are heavy enough to be opened that looking for them costs
 /// more than attending to all. From a few rows. O(rows looked at x keys x dim).
-pub(super) fn hopeless(isa: Isa, rule: &Rule, head: &Head<'_>, q: &Tensor<'_>, group: usize, work: &mut Work) -> bool {
+///
+/// `shared` is by how much fewer cells heavy keys lie in than where cells are cut from runs of keys.
+pub(crate) fn hopeless(
+    isa: Isa,
+    rule: &Rule,
+    head: &Head<'_>,
+    q: &Tensor<'_>,
+    group: usize,
+    shared: f64,
+    work: &mut Work,
+) -> bool {
     let n = head.q.rows();
     let rows = (n / ROWS.0).clamp(1, ROWS.1);
     let mut signs = Signs::default();
@@ -51,7 +61,7 @@ pub(super) fn hopeless(isa: Isa, rule: &Rule, head: &Head<'_>, q: &Tensor<'_>, g
         // Anywhere in its part: text repeats itself at round numbers.
         let [begin, end] = [i, i + 1].map(|i| i * n / rows);
         let row = begin + (hash(SEED, i as u64) % (end - begin) as u64) as usize;
-        look(isa, rule, &one, row, work, &mut signs);
+        look(isa, rule, &one, row, shared, work, &mut signs);
     }
     let cost = Cost::new(head.q.cols(), head.v.cols());
     let build = cost.build() * head.v.rows() as f64 / (n * group) as f64;
@@ -60,7 +70,7 @@ pub(super) fn hopeless(isa: Isa, rule: &Rule, head: &Head<'_>, q: &Tensor<'_>, g
 }
 
 /// One row.
-fn look(isa: Isa, rule: &Rule, head: &Head<'_>, row: usize, work: &mut Work, signs: &mut Signs) {
+fn look(isa: Isa, rule: &Rule, head: &Head<'_>, row: usize, shared: f64, work: &mut Work, signs: &mut Signs) {
     let (dim_k, dim_v) = (head.q.cols(), head.v.cols());
     let (masking, keep) = (head.masking, head.masking.keep(head.batch));
     let Work { dense, q, keys, sums, .. } = work;
@@ -109,7 +119,7 @@ fn look(isa: Isa, rule: &Rule, head: &Head<'_>, row: usize, work: &mut Work, sig
     signs.dense += count as f64;
     signs.cells += (count - among) as f64;
     if among > 0 {
-        let (among, opened) = (among as f64, opened as f64);
+        let (among, opened) = (among as f64, opened as f64 * shared);
         // Measured on causal heads and an encoder's: some cells are opened for nothing, and many more looked into.
         let cells = (1.2 * opened + 3.0).min(among / BLOCK as f64);
         let nodes = (1.3 * cells).min(among / SEGMENT as f64);

@@ -6,17 +6,19 @@
 //! exactly. New keys go to a tail that every query looks into, until a fold gathers everything anew.
 //!
 //! `build` folds; `basis` directions; `fitted` directions that take sample queries into account; `search` queries; `effort`
-//! how much of it a recall takes; here storage.
+//! how much of it a recall takes; `order` keys beside their like; here storage.
 
 mod basis;
 mod build;
 mod effort;
 mod fitted;
+mod order;
 mod search;
 
 use effort::MEASURED;
 pub(super) use effort::{Curve, Effort, Found};
 pub(super) use fitted::{Asked, LEAST_ASKED, Way};
+pub(crate) use order::Arranging;
 pub(super) use search::{Probing, Ranked};
 
 use super::index::NO_ID;

@@ -1,0 +1,327 @@
+//! Attention of many rows over an index: the keys that rows see brought together, then the kernels of a call.
+//!
+//! Rows that all see the same keys get them in the order in which the index has gathered them, like beside like: what the
+//! index knows is the upper part of the tree that accelerated attention walks, whose nodes are cut from that order. Rows
+//! that see different keys get them in the order of ids, so that what a row sees is a range.
+
+use super::accelerated::{self, Accelerated, Rule, Watch};
+use super::exact::{self, Head};
+use super::problem::{DENSE_BELOW, ROWS_BELOW};
+use super::{AttentionOptions, AttentionStats, Mask, Masking, Mode, Reason, clock};
+use crate::cells::Cells;
+use crate::dci::{Arranging, Index};
+use crate::error::{Error, Result, Status, reserved};
+use crate::features::ACCELERATED;
+use crate::mem::{Buf, Dtype, Maker, Memory, Plan, Rows, RowsMut, Tensor, TensorMut};
+use crate::simd::Isa;
+use crate::simd::block::{BLOCK, Gather};
+
+/// Rows of a call that work memory is for: any number of them.
+const MANY: usize = usize::MAX;
+
+/// Heavy keys lie in so many times the cells that they lie in where cells are cut from runs of keys: 0.4 on the heads of an
+/// encoder, 1 on those of a decoder, for which cells pay anyway.
+const SHARED: f64 = 0.4;
+
+/// Kernels' work memory.
+#[allow(clippy::large_enum_variant)]
+enum Work {
+    Dense(exact::Work),
+    Cells(accelerated::Work, Cells),
+}
+
+/// What [`index_attention`](super::index_attention) works in beside a scratch, for one index at its capacity when this was
+/// made and values of one size: with it exact attention takes whole blocks of rows, and accelerated attention is to be had.
+///
+/// Thread class: exclusive to one call at a time. Allocation class: creation only. Memory: `capacity x (dim + dim_v)`
+/// numbers for keys and values in the order that attention takes them, a quarter of that for the tree, and about 2 MiB.
+pub struct AttentionRoom {
+    slots: usize,
+    dim: usize,
+    dim_v: usize,
+    arranging: Arranging,
+    /// Slots of the keys that rows see, and their ids.
+    order: Buf<u32>,
+    ids: Buf<u64>,
+    /// Keys and values by that order.
+    keys: Buf<f32>,
+    values: Buf<f32>,
+    work: Work,
+}
+
+/// What is attended, checked.
+pub(super) struct OverIndex<'a> {
+    pub(super) index: &'a Index,
+    pub(super) queries: Rows<'a>,
+    /// Row `id` belongs to the key with that id.
+    pub(super) values: Rows<'a>,
+    pub(super) masking: Masking<'a>,
+    /// Resolved.
+    pub(super) options: AttentionOptions,
+    /// As asked for: [`Mode::Auto`] is resolved to another.
+    pub(super) mode: Mode,
+}
+
+/// Keys and values of the rows that are seen, with a mask for them.
+struct Seen<'a> {
+    keys: Rows<'a>,
+    values: Rows<'a>,
+    masking: Masking<'a>,
+}
+
+impl AttentionRoom {
+    /// Adds the blocks of the room for `index` and values of `dim_v` elements to a plan.
+    pub fn plan(index: &Index, dim_v: usize, plan: &mut Plan) {
+        let (n, dim) = (index.capacity(), index.dim());
+        index.plan_arranging(plan);
+        Buf::<u32>::plan(plan, n);
+        Buf::<u64>::plan(plan, n);
+        Buf::<f32>::plan(plan, n.saturating_mul(dim));
+        Buf::<f32>::plan(plan, n.saturating_mul(dim_v));
+        if ACCELERATED {
+            accelerated::Work::plan(plan, dim, dim_v, 1, MANY, n);
+            Cells::plan(plan, Dtype::F32, dim, dim_v, n);
+        } else {
+            exact::plan(plan, dim, dim_v, MANY);
+        }
+    }
+
+    /// Room for `index` and values of `dim_v` elements.
+    ///
+    /// # Errors
+    /// `Shape` for values without elements; `NoMemory`, `Budget`.
+    pub fn new_in(index: &Index, dim_v: usize, memory: &Memory) -> Result<AttentionRoom> {
+        if dim_v == 0 {
+            return Err(Error::new(Status::Shape, "dim_v", "must be at least 1").value(0));
+        }
+        let (n, dim) = (index.capacity(), index.dim());
+        let mut m = Maker::new(memory);
+        let arranging = index.arranging(&mut m);
+        let (order, ids) = (m.room(n), m.room(n));
+        let (keys, values) = (m.filled(n.saturating_mul(dim), 0.0), m.filled(n.saturating_mul(dim_v), 0.0));
+        m.finish()?;
+        let work = if ACCELERATED {
+            let work = accelerated::Work::new_in(memory, dim, dim_v, 1, MANY, n)?;
+            Work::Cells(work, Cells::new_in(memory, Dtype::F32, dim, dim_v, n)?)
+        } else {
+            Work::Dense(exact::Work::new_in(memory, dim, dim_v, MANY)?)
+        };
+        Ok(AttentionRoom { slots: n, dim, dim_v, arranging, order, ids, keys, values, work })
+    }
+
+    /// Elements of a value.
+    pub fn dim_v(&self) -> usize {
+        self.dim_v
+    }
+
+    /// Whether this room fits the index as it is now, and the values.
+    pub(super) fn check(&self, index: &Index, dim_v: usize) -> Result<()> {
+        if self.dim != index.dim() {
+            return Err(Error::new(Status::Shape, "scratch", "was made for an index of another shape"));
+        }
+        if self.dim_v != dim_v {
+            let e = Error::new(Status::Shape, "dim_v", "is not the one that the scratch was made for");
+            return Err(e.need(self.dim_v, dim_v));
+        }
+        if self.slots < index.slots() || !index.fits_arranging(&self.arranging) {
+            let e = Error::new(Status::Capacity, "scratch", "was made before the index grew");
+            return Err(e.need(index.slots(), self.slots));
+        }
+        Ok(())
+    }
+
+    /// Whether this can attend to what is asked for: a bias goes by ids, which must be the keys' rows then.
+    pub(super) fn can(&self, over: &OverIndex<'_>) -> bool {
+        // Rows are numbered in 32 bits.
+        over.is_straight() || over.masking.bias(0, 0).is_none() && over.values.rows() <= accelerated::MOST_KEYS
+    }
+
+    /// Attends all rows. Never allocates.
+    pub(super) fn attend(
+        &mut self,
+        over: &OverIndex<'_>,
+        out: &mut RowsMut<'_>,
+        lse: Option<&mut [f32]>,
+        by: Option<(&Rule, Option<Watch<'_>>)>,
+    ) -> Result<AttentionStats> {
+        let rows = over.queries.rows();
+        let start = clock::now();
+        let by_cells = ACCELERATED
+            && match over.mode {
+                Mode::Accelerated => true,
+                Mode::Auto => over.index.len() >= DENSE_BELOW && rows >= ROWS_BELOW,
+                _ => false,
+            };
+        let uniform = rows > 0 && over.masking.bias(0, 0).is_none() && over.masking.is_uniform(0, rows);
+        let straight = over.is_straight() && !(by_cells && uniform);
+        if !straight {
+            self.gather(over, by_cells, uniform);
+        }
+        let AttentionRoom { order, ids, keys, values, work, .. } = self;
+        let n = ids.len();
+        let seen = if straight {
+            Seen { keys: over.index.keys_by_slot(), values: over.values, masking: over.masking }
+        } else {
+            let (Ok(k), Ok(v)) =
+                (Rows::new(&keys[..n * self.dim], self.dim), Rows::new(&values[..n * self.dim_v], self.dim_v))
+            else {
+                unreachable!("whole rows")
+            };
+            let masking = match uniform {
+                true => Masking::new(Mask::None, 0, 0, [1, 1, rows, n], true)?,
+                false => over.masking.over(ids),
+            };
+            Seen { keys: k, values: v, masking }
+        };
+        let o = &over.options;
+        let head = Head {
+            q: over.queries,
+            k: seen.keys,
+            v: seen.values,
+            masking: &seen.masking,
+            batch: 0,
+            head: 0,
+            scale: o.scale,
+            softcap: o.softcap,
+            shared_qk: false,
+        };
+        let isa = over.index.isa();
+        let auto = over.mode == Mode::Auto;
+        let reason = match (auto, by_cells) {
+            (true, true) => Reason::Cheaper,
+            (true, false) if ACCELERATED => Reason::Short,
+            (true, false) => Reason::OnlyWay,
+            _ => Reason::Requested,
+        };
+        let exact = AttentionStats::new(Mode::Exact, reason);
+        let (work, cells) = match work {
+            Work::Cells(work, cells) if by_cells => (work, cells),
+            Work::Cells(work, _) => return Ok(dense(isa, &head, work.dense(), out, lse, exact)),
+            Work::Dense(work) => return Ok(dense(isa, &head, work, out, lse, exact)),
+        };
+        let (rule, watch) = match by {
+            Some((rule, watch)) => (*rule, watch),
+            None => (Rule::new(o.tolerance, auto), None),
+        };
+        let shared = if uniform { SHARED } else { 1.0 };
+        if auto && accelerated::hopeless(isa, &rule, &head, &Tensor::of(head.q), 1, shared, work) {
+            let diffuse = AttentionStats::new(Mode::Exact, Reason::Diffuse);
+            return Ok(dense(isa, &head, work.dense(), out, lse, diffuse));
+        }
+        cells.clear();
+        accelerated::fill(isa, cells, &head.k, &head.v, head.masking.keep(0));
+        let mut stats = AttentionStats::new(Mode::Accelerated, reason);
+        stats.build_seconds = clock::since(start);
+        // Rows of keys as ids.
+        let name = |&row: &u32| if straight { row } else { order[row as usize] };
+        sparse(isa, &head, self.slots, &rule, (work, cells), out, lse, watch, name, &mut stats)?;
+        if auto && stats.pairs == stats.pairs_dense {
+            (stats.mode, stats.reason) = (Mode::Exact, Reason::Diffuse);
+        }
+        Ok(stats)
+    }
+
+    /// Brings keys and values together: by cells, or by slots, those that all rows see, or by ids those that are not padding.
+    fn gather(&mut self, over: &OverIndex<'_>, by_cells: bool, uniform: bool) {
+        let AttentionRoom { arranging, order, ids, keys, values, dim, dim_v, .. } = self;
+        order.clear();
+        if by_cells && uniform {
+            over.index.list_alike(arranging, order);
+        } else {
+            over.index.list_slots(order);
+        }
+        let id_of = |slot: u32| over.index.held_at(slot).unwrap_or_else(|| unreachable!("slots with a key are listed"));
+        let seen = uniform.then(|| over.masking.visible(0, 0));
+        let keep = over.masking.keep(0);
+        let mut n = 0;
+        for i in 0..order.len() {
+            let id = id_of(order[i]) as usize;
+            if seen.is_none_or(|seen| seen.contains(id)) && keep.is_none_or(|keep| keep[id] != 0) {
+                order[n] = order[i];
+                n += 1;
+            }
+        }
+        order.truncate(n);
+        if !uniform {
+            order.sort_unstable_by_key(|&slot| id_of(slot));
+        }
+        ids.clear();
+        order.iter().for_each(|&slot| reserved(ids.push(id_of(slot))));
+        let isa = over.index.isa();
+        isa.run(Gather { from: &over.index.keys_by_slot(), ids: order, stride: *dim, out: keys });
+        // From here on slots are not needed: rows of values.
+        order.iter_mut().zip(&**ids).for_each(|(row, &id)| *row = id as u32);
+        isa.run(Gather { from: &over.values, ids: order, stride: *dim_v, out: values });
+    }
+}
+
+impl OverIndex<'_> {
+    /// Whether the keys and values lie as attention takes them: every id is its slot, and there are no others.
+    fn is_straight(&self) -> bool {
+        let n = self.index.slots();
+        n == self.values.rows() && (0..n as u32).all(|slot| self.index.held_at(slot) == Some(u64::from(slot)))
+    }
+}
+
+/// Every visible key.
+fn dense(
+    isa: Isa,
+    head: &Head<'_>,
+    work: &mut exact::Work,
+    out: &mut RowsMut<'_>,
+    lse: Option<&mut [f32]>,
+    mut stats: AttentionStats,
+) -> AttentionStats {
+    let start = clock::now();
+    let pairs = exact::attend(isa, head, 0, head.q.rows(), out, lse, work);
+    stats.add_exact(pairs);
+    stats.attend_seconds = clock::since(start);
+    stats
+}
+
+/// By the cells of all keys; `keys` is what work memory is for, `name` the id of a row of keys.
+fn sparse(
+    isa: Isa,
+    head: &Head<'_>,
+    keys: usize,
+    rule: &Rule,
+    (work, cells): (&mut accelerated::Work, &Cells),
+    out: &mut RowsMut<'_>,
+    lse: Option<&mut [f32]>,
+    watch: Option<Watch<'_>>,
+    name: impl Fn(&u32) -> u32,
+    stats: &mut AttentionStats,
+) -> Result<()> {
+    let start = clock::now();
+    let lse = match lse {
+        Some(lse) => Some(TensorMut::new(lse, [1, 1, head.q.rows(), 1])?),
+        None => None,
+    };
+    let all = Accelerated {
+        q: Tensor::of(head.q),
+        kv: |_, _| (head.k, head.v, cells),
+        heads_kv: 1,
+        keys,
+        out: &TensorMut::of(out),
+        lse: lse.as_ref(),
+        masking: head.masking,
+        scale: head.scale,
+        softcap: head.softcap,
+        rule: *rule,
+        proof: None,
+        isa,
+    };
+    match watch {
+        Some(watch) => {
+            let mut each = |head: usize, row: usize, keys: &[u32]| {
+                let mut ids = [0; BLOCK];
+                ids.iter_mut().zip(keys).for_each(|(id, key)| *id = name(key));
+                watch(head, row, &ids[..keys.len()]);
+            };
+            all.run(work, 0, 1, stats, &mut Some(&mut each));
+        }
+        None => all.run(work, 0, 1, stats, &mut None),
+    }
+    stats.attend_seconds = clock::since(start);
+    Ok(())
+}
