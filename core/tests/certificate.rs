@@ -449,8 +449,8 @@ fn what_has_no_certificate_is_said() {
         let e = attention(&heads.problem(&mut out, &mut bounds, Mask::None, o), &memory(0)).unwrap_err();
         assert_eq!((e.status, e.field), (Status::Unsupported, "flags"));
     }
-    // Fewer keys than directions are fitted to: exact.
-    let run = heads.run(Mask::None, certified(Mode::Accelerated, 0.5));
+    // Fewer keys than a segment: exact.
+    let run = Heads::new(1, 1, 8, 250, [16, 16], 0.2).run(Mask::None, certified(Mode::Accelerated, 0.5));
     assert!(run.stats.pairs == run.stats.pairs_dense && run.stats.certified_error < 1e-3);
     // Nobody asked.
     let mut problem = heads.problem(&mut out, &mut bounds, Mask::None, AttentionOptions::default());

@@ -10,10 +10,6 @@ use crate::simd::block::{Beyond, Remainders, Width};
 /// How many times a length may be what was summed in f32.
 const ROUNDING: f32 = 1.0001;
 
-/// Half of the square root of `RANK` over the steps of a query coordinate: what rounding a query to 16 bits may change
-/// in its product with coordinates of length 1, per unit of the query's length.
-const QUERY: f32 = 2.9 / 32767.0;
-
 /// By cell.
 pub(super) struct Bounds {
     of: Buf<Beyond>,
@@ -50,12 +46,9 @@ impl Bounds {
                 let mean = means[k * BLOCK + leaf % BLOCK];
                 out.iter_mut().zip(cell).for_each(|(x, &j)| *x = rows[j as usize * dim + k] - mean);
             }
-            let (data, unit, _) = coords.cell(leaf);
-            let [inside, decoded, reach, width] =
-                isa.run(Remainders { data, unit, basis: coords.directions(), vectors: room });
+            let [decoded, reach, width] = isa.run(Remainders { coded: coords.cell(leaf), vectors: room });
             let of = &mut self.of[leaf];
-            of.inside = (inside + QUERY * decoded) * ROUNDING;
-            (of.reach, of.width) = (reach * ROUNDING, width * ROUNDING);
+            (of.decoded, of.reach, of.width) = (decoded * ROUNDING, reach * ROUNDING, width * ROUNDING);
         }
     }
 

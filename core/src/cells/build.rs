@@ -3,12 +3,21 @@
 use super::{BLOCK, Coords, LEAVES, Level, NODES, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Rows};
-use crate::project::fitted::RANK;
 use crate::simd::Isa;
-use crate::simd::block::{Gather, Gram, Matrix, Scores, Stored, SumRows};
+use crate::simd::block::{Gather, Gram, Matrix, SumRows};
 
 /// Rounds of two means that a cut's direction comes from.
 const ROUNDS: usize = 2;
+
+/// The rows of a block.
+const EACH: [u32; BLOCK] = {
+    let (mut each, mut i) = ([0; BLOCK], 0);
+    while i < BLOCK {
+        each[i] = i as u32;
+        i += 1;
+    }
+    each
+};
 
 /// Work memory of one segment.
 pub(super) struct Bench {
@@ -20,6 +29,8 @@ pub(super) struct Bench {
     keys: Buf<f32>,
     /// Keys or values less a mean, alike.
     rest: Buf<f32>,
+    /// Means of a node's cells less its own, `[BLOCK][dim_k rounded up to a block]`.
+    means: Buf<f32>,
     /// Places of the keys in the segment, by cell.
     order: Buf<u32>,
     /// Places on the upper side of a cut.
@@ -47,6 +58,7 @@ impl Bench {
         Buf::<f32>::plan(plan, SEGMENT * dim);
         Buf::<f32>::plan(plan, SEGMENT * dim_k.next_multiple_of(BLOCK));
         Buf::<f32>::plan(plan, SEGMENT * dim.next_multiple_of(BLOCK));
+        Buf::<f32>::plan(plan, BLOCK * dim_k.next_multiple_of(BLOCK));
         Buf::<u32>::plan(plan, SEGMENT);
         Buf::<u32>::plan(plan, SEGMENT);
         Buf::<f32>::plan(plan, SEGMENT);
@@ -63,6 +75,7 @@ impl Bench {
             rows: Buf::filled(memory, SEGMENT * dim, 0.0)?,
             keys: Buf::filled(memory, SEGMENT * dim_k.next_multiple_of(BLOCK), 0.0)?,
             rest: Buf::filled(memory, SEGMENT * dim.next_multiple_of(BLOCK), 0.0)?,
+            means: Buf::filled(memory, BLOCK * dim_k.next_multiple_of(BLOCK), 0.0)?,
             order: Buf::filled(memory, SEGMENT, 0)?,
             upper: Buf::filled(memory, SEGMENT, 0)?,
             height: Buf::filled(memory, SEGMENT, 0.0)?,
@@ -236,32 +249,20 @@ impl Bench {
         (&self.rows[..SEGMENT * dim], &self.order)
     }
 
-    /// Coordinates of segment `at`, whose keys are loaded.
-    pub(super) fn coords(&mut self, isa: Isa, at: usize, leaves: &Level, nodes: &Level, coords: &mut Coords) {
-        let d = self.dim_k;
-        let mut means = [0.0; BLOCK * RANK];
-        let mut spread = 0.0;
-        for (i, cell) in self.order.chunks_exact(BLOCK).enumerate() {
-            let rows: [u16; BLOCK] = core::array::from_fn(|j| cell[j] as u16);
-            let q = Matrix { data: &self.rows, stride: d, cols: d };
-            let mut along = [0.0; BLOCK * RANK];
-            for (b, block) in coords.basis().enumerate() {
-                let mut part = [0.0; BLOCK * BLOCK];
-                isa.run(Scores { block: Stored::F32(block), q, rows: &rows, out: &mut part });
-                for (to, from) in along.chunks_exact_mut(RANK).zip(part.chunks_exact(BLOCK)) {
-                    to[b * BLOCK..][..BLOCK].copy_from_slice(from);
-                }
-            }
-            let leaf = at * LEAVES + i;
-            let mean = coords.leaves.set(leaf, &mut along, leaves.spread[leaf]);
-            means[i % BLOCK * RANK..][..RANK].copy_from_slice(&mean);
-            spread += leaves.spread[leaf] * leaves.spread[leaf];
+    /// Coordinates of segment `at` after [`describe_keys`](Bench::describe_keys).
+    pub(super) fn coords(&mut self, isa: Isa, at: usize, coords: &mut Coords) {
+        let stride = self.dim_k.next_multiple_of(BLOCK);
+        for i in 0..LEAVES {
+            let (leaf, begin, len) = (at * LEAVES + i, i * BLOCK * stride, BLOCK * stride);
+            coords.leaves.set(isa, leaf, &self.rest[begin..][..len], stride);
+            // A cell's mean from that of its node.
+            let mean = &mut self.means[i % BLOCK * stride..][..stride];
+            mean.fill(0.0);
+            let rows = Matrix { data: &self.keys[begin..][..len], stride, cols: stride };
+            isa.run(SumRows { rows, at: &EACH, acc: mean });
+            isa.scale(1.0 / BLOCK as f32, mean);
             if i % BLOCK == BLOCK - 1 {
-                // What the keys spread in the node and not in its cells, the cells' means do.
-                let node = leaf / BLOCK;
-                let between = nodes.spread[node] * nodes.spread[node] - spread / BLOCK as f32;
-                coords.nodes.set(node, &mut means, libm::sqrtf(between.max(0.0)));
-                spread = 0.0;
+                coords.nodes.set(isa, leaf / BLOCK, &self.means, stride);
             }
         }
     }

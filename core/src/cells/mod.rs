@@ -25,8 +25,6 @@ pub const SEGMENT: usize = 256;
 pub const LEAVES: usize = SEGMENT / BLOCK;
 /// Nodes of a segment.
 pub const NODES: usize = LEAVES / BLOCK;
-/// Segments that the directions are fitted to; before, every key of an opened cell is scored.
-const FIT: usize = 1024 / SEGMENT;
 /// Segments whose nodes share a block.
 pub const ROOT: usize = BLOCK / NODES;
 
@@ -264,9 +262,6 @@ impl Cells {
             self.nodes.moment.copy_from_slice(nodes);
         }
         self.built = self.segments;
-        if self.built < FIT {
-            self.coords.forget();
-        }
     }
 
     /// Segments with those that wait for [`publish`](Cells::publish).
@@ -291,41 +286,24 @@ impl Cells {
         self.bench.split(isa, keys, ids, &mut self.ids[at * SEGMENT..][..SEGMENT]);
         self.bench.describe_keys(isa, at, &mut self.leaves, &mut self.nodes);
         self.built += 1;
-        if self.coords.is_fitted() {
-            self.bench.coords(isa, at, &self.leaves, &self.nodes, &mut self.coords);
-            self.bound_keys(isa, at);
+        self.bench.coords(isa, at, &mut self.coords);
+        if let Some(bounds) = &mut self.bounds {
+            let (rows, order) = self.bench.loaded(self.dim_k);
+            bounds.keys(isa, at, rows, order, &self.leaves, &self.coords);
         }
         self.bench.describe_values(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
         if let Some(bounds) = &mut self.bounds {
             let (rows, order) = self.bench.loaded(self.dim_v);
             bounds.values(isa, at, rows, order, &self.leaves, self.stride);
         }
-        if !self.coords.is_fitted() && self.built == FIT {
-            self.coords.fit(&self.leaves.moment[..moment_len(self.dim_k)], self.dim_k);
-            for at in 0..self.built {
-                let ids = &self.ids[at * SEGMENT..][..SEGMENT];
-                self.bench.reload(isa, keys, ids);
-                self.bench.coords(isa, at, &self.leaves, &self.nodes, &mut self.coords);
-                self.bound_keys(isa, at);
-            }
-        }
         if self.shown.is_none() {
             self.segments = self.built;
-        }
-    }
-
-    /// What coordinates leave out of segment `at`, whose keys are loaded.
-    fn bound_keys(&mut self, isa: Isa, at: usize) {
-        if let Some(bounds) = &mut self.bounds {
-            let (rows, order) = self.bench.loaded(self.dim_k);
-            bounds.keys(isa, at, rows, order, &self.leaves, &self.coords);
         }
     }
 
     /// Forgets all segments.
     pub fn clear(&mut self) {
         self.built = 0;
-        self.coords.forget();
         self.leaves.moment.fill(0.0);
         self.nodes.moment.fill(0.0);
         self.show_all();
@@ -344,9 +322,6 @@ impl Cells {
             return;
         }
         self.built = segments;
-        if segments < FIT {
-            self.coords.forget();
-        }
         self.leaves.moment.fill(0.0);
         self.nodes.moment.fill(0.0);
         for at in 0..segments {
@@ -369,12 +344,12 @@ impl Cells {
         &self.ids[(node * BLOCK + lane) * BLOCK..][..BLOCK]
     }
 
-    /// Coordinates of the cells' keys along directions fitted to the head, if there are enough keys for that.
-    pub(crate) fn coords(&self) -> Option<&Coords> {
-        (self.coords.is_fitted() && self.segments >= FIT).then_some(&self.coords)
+    /// Coordinates of the cells' keys.
+    pub(crate) fn coords(&self) -> &Coords {
+        &self.coords
     }
 
-    /// What bounds of a cell's estimate need, where it is kept; with coordinates only.
+    /// What bounds of a cell's estimate need, where it is kept.
     pub(crate) fn beyond(&self, cell: usize) -> Option<Beyond> {
         self.bounds.as_ref().map(|b| b.of(cell))
     }

@@ -1,10 +1,8 @@
-//! Projections: seeded unit directions, the lift that turns inner products into distances, their product; directions
-//! fitted to data.
+//! Projections: seeded unit directions, the lift that turns inner products into distances, their product.
 //!
 //! Directions and lift use `libm` and fixed summation orders only, so their bits are the same on every target.
 
 mod directions;
-pub mod fitted;
 mod lift;
 
 pub use directions::Projector;

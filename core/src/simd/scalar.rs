@@ -27,6 +27,14 @@ impl Simd for Scalar {
         (0..4).fold(acc, |sum, i| sum + i32::from(a[i]) * i32::from(b[i] as i8))
     }
     #[inline(always)]
+    fn dot4(self, acc: i32, a: i32, b: i32) -> i32 {
+        self.dot8(acc, a, b)
+    }
+    #[inline(always)]
+    fn nibbles(self, a: i32) -> [i32; 2] {
+        [a & 0x0f0f_0f0f, a >> 4 & 0x0f0f_0f0f]
+    }
+    #[inline(always)]
     fn to_f32(self, a: i32) -> f32 {
         a as f32
     }

@@ -195,7 +195,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                 None => (b.walk(work, doubtful, watch), 0),
             };
             // A single row errs more or less than the many that a prediction is made for: only what is far off is done again.
-            if !doubtful || b.predicted_error(work) <= FAR_OFF * f64::from(self.rule.error) {
+            if !doubtful || b.predicted_error(work, self.proof.is_none()) <= FAR_OFF * f64::from(self.rule.error) {
                 break (done, failing);
             }
             // A quarter of the thresholds: every way before is lost time.

@@ -8,8 +8,7 @@ use crate::cells::{BLOCK, Cells, Matrix, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Tensor};
 use crate::simd::Isa;
-use crate::simd::block::{AddUp, Along, Forms, RANK, Raise, Scores, Stored, by_child};
-use crate::simd::fixed::round_row;
+use crate::simd::block::{AddUp, Along, Forms, Raise, RoundQuery, by_child, words};
 use crate::simd::tile::{PANEL, Span};
 
 /// Most queries of a block.
@@ -144,7 +143,8 @@ pub(crate) struct Work {
     pub(super) centers: [Buf<f32>; 2],
     /// Bits of the children that are opened for their mass.
     pub(super) sure: [Buf<u16>; 2],
-    /// Queries along the fitted directions.
+    /// Queries in bytes, `[queries][2 * words(dim_k)]`.
+    pub(super) codes: Buf<i32>,
     pub(super) along: Buf<Along>,
     /// What of `exact` is in `estimated` too.
     pub(super) light: Buf<f32>,
@@ -194,6 +194,7 @@ impl Work {
         }
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
+        Buf::<i32>::plan(plan, n * 2 * words(s.dim_k));
         Buf::<Along>::plan(plan, n);
         Buf::<f32>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
@@ -250,6 +251,7 @@ impl Work {
             scores: [f(n * BLOCK)?, f(n * BLOCK)?, f(n * BLOCK)?],
             centers: [f(n * BLOCK)?, f(n * BLOCK)?],
             sure: [list(n)?, list(n)?],
+            codes: Buf::filled(memory, n * 2 * words(s.dim_k), 0)?,
             along: Buf::filled(memory, n, Along::default())?,
             light: f(n)?,
             open: list(n)?,
@@ -307,8 +309,7 @@ impl RowBlock<'_> {
     /// Marks the segments that every row sees whole, and notes what is left but for what no row sees; returns how many there
     /// are: none for more queries than 16 bits number.
     pub(super) fn find_usable(&self, work: &mut Work) -> usize {
-        // A certificate takes coordinates, which there are from some keys on.
-        if self.queries() > NUMBERED || (work.evidence.is_some() && self.cells.coords().is_none()) {
+        if self.queries() > NUMBERED {
             return 0;
         }
         let masking = self.head.masking;
@@ -465,25 +466,16 @@ impl RowBlock<'_> {
         self.load_coords(work);
     }
 
-    /// Queries along the fitted directions.
+    /// Queries in bytes.
     fn load_coords(&self, work: &mut Work) {
-        let Some(coords) = self.cells.coords() else { return };
-        let n = self.queries();
-        let Work { sizes, q, scores, every, sigma, along, .. } = work;
-        let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
-        // One block of coordinates after the other, side by side in two score buffers.
-        for (block, out) in coords.basis().zip(&mut *scores) {
-            self.isa.run(Scores { block: Stored::F32(block), q, rows: &every[..n], out });
-        }
-        for i in 0..n {
-            let mut x = [0.0; RANK];
-            for (x, from) in x.chunks_exact_mut(BLOCK).zip(&*scores) {
-                x.copy_from_slice(&from[i * BLOCK..][..BLOCK]);
-            }
-            let to = &mut along[i];
-            to.unit = round_row(&x, i32::from(i16::MAX), to.pairs.as_flattened_mut());
-            to.far = self.rule.stand_out * sigma[0][i];
-            to.rest = self.rule.margin * coords.rest_of(&x, sigma[0][i] * sigma[0][i]);
+        let Work { sizes, q, sigma, codes, along, .. } = work;
+        let len = 2 * words(sizes.dim_k);
+        for i in 0..self.queries() {
+            let x = &q[i * sizes.q_stride..][..sizes.dim_k];
+            let (unit, sum, lost) = self.isa.run(RoundQuery { x, out: &mut codes[i * len..][..len] });
+            let far = self.rule.stand_out * sigma[0][i];
+            let slack = self.rule.margin * DEVIATION * libm::sqrtf(self.isa.norm2(x));
+            along[i] = Along { far, slack, ..Along::new(unit, sum, lost) };
         }
     }
 
@@ -540,6 +532,9 @@ pub(super) enum Listed {
     /// Those that opened this child of the root block.
     Child(usize),
 }
+
+/// Standard deviation of what rounding to whole numbers takes away.
+const DEVIATION: f32 = 0.288_675_13;
 
 /// Sums that grow by less are left as they are.
 const RAISE: f32 = 1.125;

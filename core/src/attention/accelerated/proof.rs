@@ -12,7 +12,7 @@ use super::walk::{Done, Shared, Watch, children, doubts};
 use crate::cells::{BLOCK, ROOT, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan};
-use crate::simd::block::{AddValues, Bound, Choose, Matrix, Opening, Proofs, Scores};
+use crate::simd::block::{AddValues, Bound, Bytes, Choose, Matrix, Opening, Proofs, Scores};
 
 /// Verified attention opens a cell that may be wrong by so many times its even share of what is left of the tolerance:
 /// 16 and 1 left a row fewer cells closed, or more rows to attend exactly.
@@ -36,8 +36,8 @@ pub(in crate::attention) struct Proving<'a> {
 /// A row's query, and what it may err by.
 #[derive(Clone, Copy, Default)]
 struct Claim {
-    inside: f32,
-    outside: f32,
+    lost: f32,
+    length: f32,
     reference: f32,
     budget: f32,
 }
@@ -135,12 +135,9 @@ impl RowBlock<'_> {
             let out = sums[i * stride..][..sizes.dim_v].iter().zip(&drift[i * stride..]);
             let norm2: f32 = out.map(|(a, b)| (a + b) * (a + b)).sum();
             let q2 = self.isa.norm2(&q[i * sizes.q_stride..][..sizes.dim_k]);
-            let pairs = along[i].pairs.as_flattened().iter();
-            let inside2 = pairs.map(|&x| f32::from(x) * f32::from(x)).sum::<f32>() * along[i].unit * along[i].unit;
             claims[i] = Claim {
-                // Directions are orthonormal to a few 1e-6, coordinates rounded.
-                inside: libm::sqrtf(inside2) * 1.0002,
-                outside: libm::sqrtf((q2 - inside2).max(0.0) + q2 * 1e-4),
+                lost: along[i].lost * 1.0002,
+                length: libm::sqrtf(q2) * 1.0002,
                 reference: reference[i],
                 // Relative to the sum of the weights, like the terms that are held against it.
                 budget: tolerance / (1.0 + tolerance) * SPENT * libm::sqrtf(norm2),
@@ -154,12 +151,12 @@ impl RowBlock<'_> {
         let Work { every, sample: few, evidence: Some(evidence), .. } = work else { return };
         let rows = if sample { &**few } else { &every[..self.queries()] };
         let Evidence { claims, columns, radius, drift, .. } = evidence;
-        let [inside, outside, reference, budget, sums @ ..] = columns_of(columns);
+        let [lost, length, reference, budget, sums @ ..] = columns_of(columns);
         sums.into_iter().for_each(|x| x.fill(0.0));
         for (at, &i) in rows.iter().enumerate() {
             let i = i as usize;
             let claim = claims[i];
-            (inside[at], outside[at]) = (claim.inside, claim.outside);
+            (lost[at], length[at]) = (claim.lost, claim.length);
             (reference[at], budget[at]) = (claim.reference, claim.budget);
             radius[i * BLOCK..][..BLOCK].fill(0.0);
             drift[i * stride..][..stride].fill(0.0);
@@ -204,11 +201,12 @@ impl RowBlock<'_> {
         done: &mut Done,
         watch: &mut Option<Watch<'_>>,
     ) {
-        let Some(coords) = self.cells.coords() else { return };
+        let coords = self.cells.coords();
         let block = self.cells.node(node);
         let softcap = self.head.softcap * core::f32::consts::LOG2_E;
         let Work { sizes, q, scores, every, sample: few, reference, needle, mass, sigma, .. } = work;
-        let Work { centers, sure, open, lists, along, evidence: Some(Evidence { columns, radii, .. }), .. } = work
+        let Work { centers, sure, open, lists, codes, along, evidence: Some(Evidence { columns, radii, .. }), .. } =
+            work
         else {
             return;
         };
@@ -227,17 +225,14 @@ impl RowBlock<'_> {
         });
         for leaf in 0..BLOCK {
             let cell = node * BLOCK + leaf;
-            let (keys, unit, rest) = coords.cell(cell);
             list.len[leaf] = rows.len();
             let (to, places) = list.of_mut(leaf);
-            let [inside, outside, from, allowed, spent, value, square, excess] = columns_of(columns);
+            let [lost, length, from, allowed, spent, value, square, excess] = columns_of(columns);
             let opened = self.isa.run(Bound {
-                keys,
-                unit,
-                rest,
+                keys: coords.cell(cell),
                 beyond: self.cells.beyond(cell).unwrap_or_default(),
                 softcap,
-                q: along,
+                q: Bytes { codes, of: along },
                 rows,
                 centers: &centers[0],
                 lane: leaf,
@@ -245,7 +240,7 @@ impl RowBlock<'_> {
                     Some(left) => Opening::Budget { share: SHARE, left: (left - leaf) as f32 },
                     None => Opening::Rule(open, &sure[0]),
                 },
-                proofs: Proofs { inside, outside, reference: from, budget: allowed, spent, value, square, excess },
+                proofs: Proofs { lost, length, reference: from, budget: allowed, spent, value, square, excess },
                 mass: &mut scores[0],
                 radius: radii,
                 opened: to,

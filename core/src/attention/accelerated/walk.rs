@@ -4,8 +4,8 @@
 use super::block::{Listed, RowBlock, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
 use crate::simd::block::{
-    AddKeys, AddValues, Children, Choose, Doubt, Fetch, LOWEST, Limits, Matrix, Prefetch, Scores, ScoresAt, Settle,
-    Sift, Stored, Total, Transpose, Weigh,
+    AddKeys, AddValues, Bytes, Children, Choose, Coded, Doubt, Fetch, LOWEST, Limits, Matrix, Prefetch, Scores,
+    ScoresAt, Settle, Sift, Stored, Total, Transpose, Weigh,
 };
 
 /// Keys of a cell and of a node, in powers of two.
@@ -20,7 +20,7 @@ pub(super) type Watch<'a> = &'a mut dyn FnMut(u16, &[u32]);
 pub(super) struct Done {
     /// (node, row) pairs opened.
     pub(super) nodes: u64,
-    /// (cell, row) pairs whose keys were looked at along the fitted directions.
+    /// (cell, row) pairs whose keys were looked at by their coordinates.
     pub(super) sifted: u64,
     /// (cell, row) pairs opened.
     pub(super) cells: u64,
@@ -28,6 +28,8 @@ pub(super) struct Done {
 
 /// Cells err together more often than a prediction that takes them one by one allows for: by so much on trained heads.
 const TOGETHER: f64 = 2.5;
+/// The same where values do not lean.
+const TOGETHER_UPRIGHT: f64 = 3.5;
 
 /// Rows that are not worth a transposed copy of a cell's keys.
 const SHORT: usize = 2;
@@ -100,8 +102,8 @@ impl RowBlock<'_> {
         work.dense_sum[i] + of(&work.exact) + of(&work.estimated) - work.light[i]
     }
 
-    /// Relative error of the outputs, from the doubt about what was estimated.
-    pub(super) fn predicted_error(&self, work: &Work) -> f64 {
+    /// Relative error of the outputs, from the doubt about what was estimated; `leaning` says that values will lean.
+    pub(super) fn predicted_error(&self, work: &Work, leaning: bool) -> f64 {
         let stride = work.sizes.stride;
         let (mut wrong, mut all) = (0.0, 0.0);
         for i in 0..self.queries() {
@@ -110,7 +112,8 @@ impl RowBlock<'_> {
             let sums = &work.sums[i * stride..][..work.sizes.dim_v];
             all += sums.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() * unit * unit;
         }
-        TOGETHER * libm::sqrt(wrong / all.max(f64::MIN_POSITIVE))
+        let together = if leaning { TOGETHER } else { TOGETHER_UPRIGHT };
+        together * libm::sqrt(wrong / all.max(f64::MIN_POSITIVE))
     }
 
     /// All root blocks, for all rows; `doubtful` says that errors are to be predicted.
@@ -132,16 +135,13 @@ impl RowBlock<'_> {
             }
             let block = self.cells.root(at);
             self.choose(work, &block, if sample { Listed::Sample } else { Listed::All }, &present, bits);
-            if let Some(coords) = self.cells.coords() {
-                let of = |lane: usize| coords.node(at * BLOCK + lane).0;
-                self.ahead(work, 1, of);
-                for lane in 0..BLOCK {
-                    if work.lists[1].len[lane] > 0 {
-                        done.sifted += work.lists[1].len[lane] as u64;
-                        let reach = self.cells.node(at * BLOCK + lane).reach;
-                        let n = self.sift(work, 1, lane, coords.node(at * BLOCK + lane), reach);
-                        work.lists[1].len[lane] = n;
-                    }
+            let coords = self.cells.coords();
+            self.ahead(work, 1, |lane| coords.node(at * BLOCK + lane));
+            for lane in 0..BLOCK {
+                if work.lists[1].len[lane] > 0 {
+                    done.sifted += work.lists[1].len[lane] as u64;
+                    let reach = self.cells.node(at * BLOCK + lane).reach;
+                    work.lists[1].len[lane] = self.sift(work, 1, lane, coords.node(at * BLOCK + lane), reach);
                 }
             }
             if self.is_few(work) {
@@ -212,14 +212,12 @@ impl RowBlock<'_> {
         if self.is_few(work) {
             self.isa.run(Fetch::stored(block.values.data));
         }
-        if let Some(coords) = self.cells.coords() {
-            self.ahead(work, 0, |leaf| coords.cell(node * BLOCK + leaf).0);
-            for leaf in 0..BLOCK {
-                if work.lists[0].len[leaf] > 0 {
-                    done.sifted += work.lists[0].len[leaf] as u64;
-                    let coords = coords.cell(node * BLOCK + leaf);
-                    work.lists[0].len[leaf] = self.sift(work, 0, leaf, coords, &[0.0; BLOCK]);
-                }
+        let coords = self.cells.coords();
+        self.ahead(work, 0, |leaf| coords.cell(node * BLOCK + leaf));
+        for leaf in 0..BLOCK {
+            if work.lists[0].len[leaf] > 0 {
+                done.sifted += work.lists[0].len[leaf] as u64;
+                work.lists[0].len[leaf] = self.sift(work, 0, leaf, coords.cell(node * BLOCK + leaf), &[0.0; BLOCK]);
             }
         }
         self.opened(work, node, done, watch);
@@ -245,18 +243,15 @@ impl RowBlock<'_> {
         self.isa.run(AddValues { p: cells, values: block.values, rows, out: sums, total: None, lean });
     }
 
-    /// Of the rows that may have to open child `lane` of a level, those for which something in it stands out along the
-    /// fitted directions: they come to the front of the list. Returns their number.
-    fn sift(&self, work: &mut Work, level: usize, lane: usize, coords: (&[i8], f32, f32), reach: &[f32]) -> usize {
-        let (keys, unit, rest) = coords;
-        let Work { along, centers, sure, lists, .. } = work;
+    /// Of the rows that may have to open child `lane` of a level, those for which something in it stands out by its
+    /// coordinates: they come to the front of the list. Returns their number.
+    fn sift(&self, work: &mut Work, level: usize, lane: usize, keys: Coded<'_>, reach: &[f32]) -> usize {
+        let Work { codes, along, centers, sure, lists, .. } = work;
         let (rows, places) = lists[level].of_mut(lane);
         self.isa.run(Sift {
             keys,
-            unit,
-            rest,
             reach,
-            q: along,
+            q: Bytes { codes, of: along },
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
             centers: &centers[level],
             sure: &sure[level],
@@ -267,10 +262,11 @@ impl RowBlock<'_> {
     }
 
     /// For a few rows, asks for the coordinates of the children that a level lists, all at once.
-    fn ahead<'a>(&self, work: &Work, level: usize, of: impl Fn(usize) -> &'a [i8]) {
+    fn ahead<'a>(&self, work: &Work, level: usize, of: impl Fn(usize) -> Coded<'a>) {
         if self.is_few(work) {
             for child in (0..BLOCK).filter(|&child| work.lists[level].len[child] > 0) {
-                self.isa.run(Fetch::of(of(child)));
+                self.isa.run(Fetch::of(of(child).words));
+                self.isa.run(Fetch::of(of(child).unit));
             }
         }
     }

@@ -56,6 +56,23 @@ impl Simd for Neon {
         })
     }
     #[inline(always)]
+    fn dot4(self, acc: int32x4_t, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        op!({
+            // Two products of a byte below 16 fit 16 bits.
+            let (a, b) = (vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
+            let low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
+            vpadalq_s16(acc, vpaddq_s16(low, vmull_high_s8(a, b)))
+        })
+    }
+    #[inline(always)]
+    fn nibbles(self, a: int32x4_t) -> [int32x4_t; 2] {
+        op!({
+            let a = vreinterpretq_u8_s32(a);
+            let (low, high) = (vandq_u8(a, vdupq_n_u8(15)), vshrq_n_u8::<4>(a));
+            [vreinterpretq_s32_u8(low), vreinterpretq_s32_u8(high)]
+        })
+    }
+    #[inline(always)]
     fn to_f32(self, a: int32x4_t) -> float32x4_t {
         op!(vcvtq_f32_s32(a))
     }

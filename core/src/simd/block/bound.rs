@@ -1,13 +1,13 @@
 //! Bounds of what estimating a cell may do to a row's output, from the coordinates of its keys.
 //!
 //! Of key j of a cell the logit is `s + x_j + z_j`: `s` of the mean key, `x_j` from the coordinates, and `z_j`, unknown,
-//! from what these leave out. In natural units `|z_j| <= rho` and the root mean square of the `z_j` is at most `sigma`:
-//! remainders are `t_j = r_j - U d_j` for residuals `r_j`, decoded coordinates `d_j` and directions `U`, so that
+//! from what rounding takes away. In natural units `|z_j| <= rho` and the root mean square of the `z_j` is at most `sigma`:
+//! remainders are `t_j = r_j - d_j` for residuals `r_j` and decoded coordinates `d_j`, the query in bytes is `q - p`, so that
 //!
 //! ```text
-//! z_j = <U^T q, U^T t_j> + <q - U U^T q, t_j>
-//! rho   = |U^T q| max |U^T t_j| + |q - U U^T q| max |t_j|
-//! sigma = |U^T q| max |U^T t_j| + |q - U U^T q| width,    width^2 >= largest eigenvalue of mean t_j t_j^T
+//! z_j = <p, d_j> + <q, t_j>
+//! rho   = |p| max |d_j| + |q| max |t_j|
+//! sigma = |p| max |d_j| + |q| width,    width^2 >= largest eigenvalue of mean t_j t_j^T
 //! ```
 //!
 //! With `E_j = e^x_j`, averages over the keys, `|e^z - 1| <= f |z|`, `f = (e^rho - 1) / rho <= e^(rho / 2 + rho^2 / 24)`:
@@ -20,7 +20,8 @@
 //!
 //! A softcap c replaces `l` by `c tanh(l / c)`: differences only shrink, but the mean moves, so that there is no Jensen.
 
-use super::{Along, BLOCK, MOST, RANK, capped, check};
+use super::coords::{Bytes, Coded, products};
+use super::{BLOCK, MOST, capped, check};
 use crate::simd::Task;
 use crate::simd::vector::Simd;
 use core::f32::consts::{LN_2, LOG2_E};
@@ -28,8 +29,8 @@ use core::f32::consts::{LN_2, LOG2_E};
 /// What bounds of a cell are made from beside its coordinates: see the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Beyond {
-    /// Longest remainder, seen along the directions, with what rounding a query to 16 bits costs.
-    pub(crate) inside: f32,
+    /// Longest decoded residual.
+    pub(crate) decoded: f32,
     /// Longest remainder.
     pub(crate) reach: f32,
     /// Root mean square of the remainders along any direction, at most.
@@ -42,9 +43,9 @@ pub(crate) struct Beyond {
 
 /// Rows under proof, in the order of the list; all padded to whole blocks.
 pub(crate) struct Proofs<'a> {
-    /// Lengths of the query along the directions and off them.
-    pub(crate) inside: &'a [f32],
-    pub(crate) outside: &'a [f32],
+    /// Lengths of what rounding the query takes away, and of the query.
+    pub(crate) lost: &'a [f32],
+    pub(crate) length: &'a [f32],
     /// Logit that weights are relative to.
     pub(crate) reference: &'a [f32],
     /// A cell is opened when all that are not would be wrong by more together.
@@ -70,14 +71,10 @@ pub(crate) enum Opening<'a> {
 
 /// One cell for all rows of its node's list.
 pub(crate) struct Bound<'a> {
-    /// `[RANK / 2][BLOCK][2]` in units of `unit`.
-    pub(crate) keys: &'a [i8],
-    pub(crate) unit: f32,
-    /// Length of what the coordinates leave out, as in [`super::Sift`].
-    pub(crate) rest: f32,
+    pub(crate) keys: Coded<'a>,
     pub(crate) beyond: Beyond,
     pub(crate) softcap: f32,
-    pub(crate) q: &'a [Along],
+    pub(crate) q: Bytes<'a>,
     pub(crate) rows: &'a [u16],
     /// Scores of the node's cells `[place][BLOCK]`, of which this is `lane`.
     pub(crate) centers: &'a [f32],
@@ -145,31 +142,30 @@ impl Task for Bound<'_> {
     fn run<S: Simd>(mut self, s: S) -> usize {
         let n = self.rows.len();
         let padded = n.next_multiple_of(BLOCK);
-        check(self.rows, self.q.len(), 1, 1);
-        assert!(n <= 1 << 16 && self.lane < BLOCK && self.keys.len() == BLOCK * RANK);
+        check(self.rows, self.q.of.len(), 1, 1);
+        let words = self.keys.words.len() / BLOCK;
+        self.q.check(words);
+        assert!(n <= 1 << 16 && self.lane < BLOCK);
         assert!(self.centers.len() >= n * BLOCK && self.mass.len() >= n * BLOCK && self.radius.len() >= n * BLOCK);
         assert!(self.opened.len() >= n && self.places.len() >= n);
         let p = &self.proofs;
-        for x in [p.inside, p.outside, p.reference, p.budget, p.spent, p.value, p.square, p.excess] {
+        for x in [p.lost, p.length, p.reference, p.budget, p.spent, p.value, p.square, p.excess] {
             assert!(x.len() >= padded);
         }
         if let Opening::Rule(open, sure) = self.opening {
             assert!(open.len() >= n && sure.len() >= n);
         }
-        let mut wide = [0i16; BLOCK * RANK];
-        for (to, &x) in wide.iter_mut().zip(self.keys) {
-            *to = i16::from(x);
-        }
+        let coarsest = self.keys.coarsest();
         let mut front = 0;
         for begin in (0..n).step_by(BLOCK) {
             let rows = (n - begin).min(BLOCK);
             // SAFETY: checked.
             front = unsafe {
                 match S::LANES {
-                    16 => self.some::<S, 1, 8>(s, &wide, begin, rows, front),
-                    8 => self.some::<S, 2, 4>(s, &wide, begin, rows, front),
-                    4 => self.some::<S, 4, 4>(s, &wide, begin, rows, front),
-                    _ => self.some::<S, 16, 1>(s, &wide, begin, rows, front),
+                    16 => self.some::<S, 1, 8>(s, coarsest, begin, rows, front),
+                    8 => self.some::<S, 2, 4>(s, coarsest, begin, rows, front),
+                    4 => self.some::<S, 4, 4>(s, coarsest, begin, rows, front),
+                    _ => self.some::<S, 16, 1>(s, coarsest, begin, rows, front),
                 }
             };
         }
@@ -186,7 +182,7 @@ impl Bound<'_> {
     unsafe fn some<S: Simd, const C: usize, const R: usize>(
         &mut self,
         s: S,
-        keys: &[i16; BLOCK * RANK],
+        coarsest: f32,
         begin: usize,
         n: usize,
         front: usize,
@@ -197,11 +193,11 @@ impl Bound<'_> {
         // SAFETY: rows begin + i are there.
         unsafe {
             while i + R <= n {
-                self.tile::<S, C, R>(s, keys, begin + i, &mut by_row[i..]);
+                self.tile::<S, C, R>(s, begin + i, &mut by_row[i..]);
                 i += R;
             }
             while i < n {
-                self.tile::<S, C, 1>(s, keys, begin + i, &mut by_row[i..]);
+                self.tile::<S, C, 1>(s, begin + i, &mut by_row[i..]);
                 i += 1;
             }
             let rows = core::array::from_fn(|i| by_row[i].0.as_ptr());
@@ -235,8 +231,8 @@ impl Bound<'_> {
         }
         if let Opening::Rule(open, sure) = self.opening {
             for k in 0..n {
-                let q = &self.q[self.rows[begin + k] as usize];
-                let best = center.0[k] + top.0[k] + self.rest * q.rest;
+                let q = &self.q.of[self.rows[begin + k] as usize];
+                let best = center.0[k] + top.0[k] + coarsest * q.slack;
                 let best = if self.softcap > 0.0 { self.softcap * libm::tanhf(best / self.softcap) } else { best };
                 let bits = sure[begin + k] | if best >= q.needle { open[begin + k] } else { 0 };
                 keep |= u32::from(bits >> self.lane & 1 == 0) << k;
@@ -266,41 +262,22 @@ impl Bound<'_> {
     /// # Safety
     /// They are there; `C * LANES` is the block.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const C: usize, const R: usize>(
-        &self,
-        s: S,
-        keys: &[i16; BLOCK * RANK],
-        i: usize,
-        out: &mut [Lanes],
-    ) {
-        let keys: *const i32 = keys.as_ptr().cast();
-        // A loop that the compiler knows the length of is unrolled into more numbers than there are registers.
-        let pairs = core::hint::black_box(RANK / 2).min(RANK / 2);
-        let mut acc = [[s.splat_i(0); C]; R];
-        let mut q = [self.q.as_ptr(); R];
+    unsafe fn tile<S: Simd, const C: usize, const R: usize>(&self, s: S, i: usize, out: &mut [Lanes]) {
+        let words = self.keys.words.len() / BLOCK;
+        let mut q = [self.q.codes.as_ptr(); R];
         for r in 0..R {
             // SAFETY: the query is there.
-            q[r] = unsafe { q[r].add(self.rows[i + r] as usize) };
+            q[r] = unsafe { q[r].add(self.rows[i + r] as usize * 2 * words) };
         }
-        for k in 0..pairs {
-            let mut key = [s.splat_i(0); C];
-            for c in 0..C {
-                // SAFETY: pair k of the keys, vector c.
-                key[c] = unsafe { s.load_i(keys.add(k * BLOCK + c * S::LANES)) };
-            }
-            for r in 0..R {
-                // SAFETY: pair k of a query.
-                let q = s.splat_i(unsafe { (*q[r]).pairs.as_ptr().add(k).cast::<i32>().read_unaligned() });
-                for c in 0..C {
-                    acc[r][c] = s.dot16(acc[r][c], q, key[c]);
-                }
-            }
-        }
+        // SAFETY: words of the block, numbers of queries.
+        let acc = unsafe { products::<S, C, R>(s, self.keys.words.as_ptr(), words, q) };
         for r in 0..R {
-            // SAFETY: as above.
-            let unit = s.splat(self.unit * unsafe { (*q[r]).unit });
+            let along = &self.q.of[self.rows[i + r] as usize];
             for c in 0..C {
-                out[r].store(s, c * S::LANES, s.mul(s.to_f32(acc[r][c]), unit));
+                // SAFETY: vector c of the block's steps.
+                let unit = unsafe { s.load_bf16(self.keys.unit.as_ptr().add(c * S::LANES).cast()) };
+                let x = s.fma(s.to_f32(acc[r][c]), s.splat(along.unit), s.splat(along.zero));
+                out[r].store(s, c * S::LANES, s.mul(x, unit));
             }
         }
     }
@@ -328,10 +305,10 @@ impl Bound<'_> {
     fn bound<S: Simd>(&self, s: S, at: usize, known: &Known<S::V>) -> Bounded<S::V> {
         let (b, p) = (&self.beyond, &self.proofs);
         // SAFETY: vector of padded rows, checked in `run`.
-        let [inside, outside, reference] =
-            [p.inside, p.outside, p.reference].map(|x| unsafe { s.load(x.as_ptr().add(at)) });
-        let natural = |a: f32, x: f32| s.mul(s.fma(inside, s.splat(a), s.mul(outside, s.splat(x))), s.splat(LN_2));
-        let (rho, sigma) = (natural(b.inside, b.reach), natural(b.inside, b.width));
+        let [lost, length, reference] = [p.lost, p.length, p.reference].map(|x| unsafe { s.load(x.as_ptr().add(at)) });
+        let off = s.mul(lost, s.splat(b.decoded));
+        let natural = |x: f32| s.mul(s.fma(length, s.splat(x), off), s.splat(LN_2));
+        let (rho, sigma) = (natural(b.reach), natural(b.width));
         let center = capped(s, known.center, self.softcap);
         let best = s.sub(capped(s, s.add(known.center, known.top), self.softcap), center);
         let weight = s.sub(center, reference);

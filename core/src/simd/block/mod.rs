@@ -3,11 +3,14 @@
 //! A block lies transposed, so that its vectors fill the lanes; queries are read as they lie, as broadcasts. Whatever a
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 //!
-//! `scores` products; `total` sums of weights; `choose` estimates and what is opened for them; `sift` a second look along a few coordinates; `weigh`
-//! exact weights; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
+//! `scores` products; `total` sums of weights; `choose` estimates and what is opened for them; `sift` a second look along the
+//! coordinates of `coords`; `weigh` exact weights; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
 
 mod bound;
 mod choose;
+mod coords;
+#[cfg(all(test, feature = "full"))]
+mod coords_tests;
 mod gather;
 mod scores;
 mod sift;
@@ -20,9 +23,10 @@ mod width;
 
 pub(crate) use bound::{Beyond, Bound, Opening, Proofs};
 pub(crate) use choose::{Children, Choose, Doubt, Limits};
+pub(crate) use coords::{Along, Bytes, Coded, Encode, RoundQuery, words};
 pub(crate) use gather::{Fetch, Gather, Gram, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use scores::{Forms, Scores};
-pub(crate) use sift::{Along, RANK, Sift, by_child};
+pub(crate) use sift::{Sift, by_child};
 pub(crate) use total::{AddUp, LOWEST, Raise, Total};
 pub(crate) use values::{AddKeys, AddScaled, AddValues, Settle};
 pub(crate) use weigh::Weigh;

@@ -1,5 +1,6 @@
-//! Rows by child, and a second look at them along a few coordinates.
+//! Rows by child, and a second look at them along coordinates in four bits.
 
+use super::coords::{Bytes, Coded, products};
 use super::{BLOCK, capped, check};
 use crate::simd::Task;
 use crate::simd::vector::Simd;
@@ -35,12 +36,8 @@ pub(crate) fn by_child(
 
 /// Coordinates of a node's cells or a cell's keys, and of queries.
 pub(crate) struct Sift<'a> {
-    /// `[RANK / 2][BLOCK][2]` in units of `unit`.
-    pub(crate) keys: &'a [i8],
-    pub(crate) unit: f32,
-    /// Length of what the coordinates leave out.
-    pub(crate) rest: f32,
-    pub(crate) q: &'a [Along],
+    pub(crate) keys: Coded<'a>,
+    pub(crate) q: Bytes<'a>,
     pub(crate) softcap: f32,
     /// How far the keys of each cell reach from its mean; zeros for keys.
     pub(crate) reach: &'a [f32],
@@ -54,24 +51,6 @@ pub(crate) struct Sift<'a> {
     pub(crate) places: &'a mut [u16],
 }
 
-/// Coordinates of a key: whole blocks.
-pub(crate) const RANK: usize = 32;
-
-/// A query along the fitted directions: all that [`Sift`] reads of it, on neighbouring cache lines.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(align(64))]
-pub(crate) struct Along {
-    /// Coordinates in units of `unit`.
-    pub(crate) pairs: [[i16; 2]; RANK / 2],
-    pub(crate) unit: f32,
-    /// What a key may stand out per unit of `rest`.
-    pub(crate) rest: f32,
-    /// What a key may stand out per unit of its cell's reach.
-    pub(crate) far: f32,
-    /// Logit to reach.
-    pub(crate) needle: f32,
-}
-
 impl Task for Sift<'_> {
     /// Rows for which a key seems to reach `needle`, moved to the front in their order.
     type Out = usize;
@@ -79,21 +58,18 @@ impl Task for Sift<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) -> usize {
-        check(self.rows, self.q.len(), 1, 1);
+        check(self.rows, self.q.of.len(), 1, 1);
         check(self.places, self.centers.len().min(self.sure.len() * BLOCK), BLOCK, BLOCK);
-        assert!(
-            self.reach.len() >= BLOCK
-                && self.places.len() == self.rows.len()
-                && self.lane < BLOCK
-                && self.keys.len() == BLOCK * RANK
-        );
+        assert!(self.reach.len() >= BLOCK && self.places.len() == self.rows.len() && self.lane < BLOCK);
+        let words = self.keys.words.len() / BLOCK;
+        self.q.check(words);
         // SAFETY: checked.
         unsafe {
             match S::LANES {
-                16 => self.tiles::<S, 1, 8>(s),
-                8 => self.tiles::<S, 2, 4>(s),
-                4 => self.tiles::<S, 4, 4>(s),
-                _ => self.tiles::<S, 16, 1>(s),
+                16 => self.tiles::<S, 1, 8>(s, words),
+                8 => self.tiles::<S, 2, 4>(s, words),
+                4 => self.tiles::<S, 4, 4>(s, words),
+                _ => self.tiles::<S, 16, 1>(s, words),
             }
         }
     }
@@ -103,22 +79,16 @@ impl Sift<'_> {
     /// # Safety
     /// As checked in `run`.
     #[inline(always)]
-    unsafe fn tiles<S: Simd, const C: usize, const R: usize>(&mut self, s: S) -> usize {
-        let mut wide = [0i16; BLOCK * RANK];
-        for (to, &x) in wide.iter_mut().zip(self.keys) {
-            *to = i16::from(x);
-        }
+    unsafe fn tiles<S: Simd, const C: usize, const R: usize>(&mut self, s: S, words: usize) -> usize {
         let (n, mut front, mut i) = (self.rows.len(), 0, 0);
-        // A loop that the compiler knows the length of is unrolled into more numbers than there are registers.
-        let pairs = core::hint::black_box(RANK / 2).min(RANK / 2);
         // SAFETY: rows i.. are there; those at the front have been read.
         unsafe {
             while i + R <= n {
-                front = self.tile::<S, C, R>(s, &wide, pairs, i, front);
+                front = self.tile::<S, C, R>(s, words, i, front);
                 i += R;
             }
             while i < n {
-                front = self.tile::<S, C, 1>(s, &wide, pairs, i, front);
+                front = self.tile::<S, C, 1>(s, words, i, front);
                 i += 1;
             }
         }
@@ -133,50 +103,40 @@ impl Sift<'_> {
     unsafe fn tile<S: Simd, const C: usize, const R: usize>(
         &mut self,
         s: S,
-        keys: &[i16; BLOCK * RANK],
-        pairs: usize,
+        words: usize,
         i: usize,
         mut front: usize,
     ) -> usize {
-        let keys: *const i32 = keys.as_ptr().cast();
         let all = if S::LANES == 16 { 0xffff } else { (1 << S::LANES) - 1 };
-        let mut acc = [[s.splat_i(0); C]; R];
-        let mut q = [self.q.as_ptr(); R];
+        let mut q = [self.q.codes.as_ptr(); R];
         for r in 0..R {
             // SAFETY: the query is there.
-            q[r] = unsafe { q[r].add(self.rows[i + r] as usize) };
+            q[r] = unsafe { q[r].add(self.rows[i + r] as usize * 2 * words) };
         }
-        for k in 0..pairs {
-            let mut key = [s.splat_i(0); C];
-            for c in 0..C {
-                // SAFETY: pair k of the keys, vector c.
-                key[c] = unsafe { s.load_i(keys.add(k * BLOCK + c * S::LANES)) };
-            }
-            for r in 0..R {
-                // Both sides read two i16 as they lie, so the byte order does not matter.
-                // SAFETY: pair k of a query.
-                let q = s.splat_i(unsafe { (*q[r]).pairs.as_ptr().add(k).cast::<i32>().read_unaligned() });
-                for c in 0..C {
-                    acc[r][c] = s.dot16(acc[r][c], q, key[c]);
-                }
-            }
+        // SAFETY: words of the block, numbers of queries.
+        let acc = unsafe { products::<S, C, R>(s, self.keys.words.as_ptr(), words, q) };
+        let mut unit = [s.splat(0.0); C];
+        for c in 0..C {
+            // SAFETY: vector c of the block's steps.
+            unit[c] = unsafe { s.load_bf16(self.keys.unit.as_ptr().add(c * S::LANES).cast()) };
         }
         let (rows, places) = (self.rows.as_mut_ptr(), self.places.as_mut_ptr());
         for r in 0..R {
             // SAFETY: rows and places were checked; `front` is at most `i + r`.
             unsafe {
                 let (row, place) = (*rows.add(i + r), *places.add(i + r));
-                let along = &*q[r];
-                let center = *self.centers.as_ptr().add(place as usize * BLOCK + self.lane) + self.rest * along.rest;
+                let along = &*self.q.of.as_ptr().add(row as usize);
+                let center = *self.centers.as_ptr().add(place as usize * BLOCK + self.lane);
                 // Without a softcap the needle comes to the keys, one number, and not the keys to the needle.
                 let (center, needle) =
                     if self.softcap > 0.0 { (center, along.needle) } else { (0.0, along.needle - center) };
-                let (unit, far) = (s.splat(self.unit * along.unit), s.splat(along.far));
-                let (center, needle) = (s.splat(center), s.splat(needle));
+                let (step, zero) = (s.splat(along.unit), s.splat(along.zero + along.slack));
+                let (center, needle, far) = (s.splat(center), s.splat(needle), s.splat(along.far));
                 let mut below = all;
                 for c in 0..C {
                     let reach = s.load(self.reach.as_ptr().add(c * S::LANES));
-                    let mut x = s.fma(reach, far, s.mul(s.to_f32(acc[r][c]), unit));
+                    let x = s.fma(s.to_f32(acc[r][c]), step, zero);
+                    let mut x = s.fma(x, unit[c], s.mul(reach, far));
                     if self.softcap > 0.0 {
                         x = capped(s, s.add(x, center), self.softcap);
                     }

@@ -7,24 +7,24 @@ use crate::simd::Isa;
 use std::vec;
 use std::vec::Vec;
 
-fn isas() -> impl Iterator<Item = Isa> {
+pub(super) fn isas() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|i| i.available())
 }
 
-fn noise(n: usize, seed: u64) -> Vec<f32> {
+pub(super) fn noise(n: usize, seed: u64) -> Vec<f32> {
     (0..n).map(|i| (hash(seed, i as u64) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
 
-fn close(have: f32, want: f64, unit: f64, what: &str) {
+pub(super) fn close(have: f32, want: f64, unit: f64, what: &str) {
     assert!((f64::from(have) - want).abs() <= unit * 2e-5, "{what}: {have} and {want}");
 }
 
 /// Lists of several lengths, in no order.
-fn lists(count: usize) -> impl Iterator<Item = Vec<u16>> {
+pub(super) fn lists(count: usize) -> impl Iterator<Item = Vec<u16>> {
     [0, 1, 2, 3, 5, 8, 13, count].into_iter().map(move |n| (0..n).map(|i| (i * 7 % count) as u16).collect())
 }
 
-const QUERIES: usize = 19;
+pub(super) const QUERIES: usize = 19;
 
 #[test]
 fn scores_and_forms() {
@@ -188,7 +188,7 @@ impl Known {
     }
 }
 
-fn cap(x: f64, cap: f32) -> f64 {
+pub(super) fn cap(x: f64, cap: f32) -> f64 {
     if cap > 0.0 { f64::from(cap) * (x / f64::from(cap)).tanh() } else { x }
 }
 
@@ -321,62 +321,6 @@ fn weights_of_keys() {
 }
 
 #[test]
-fn sifting_keeps_the_rows_with_a_key_that_reaches_the_needle() {
-    let keys: Vec<i8> = (0..BLOCK * RANK).map(|i| hash(15, i as u64) as i8).collect();
-    let q: Vec<Along> = (0..QUERIES)
-        .map(|r| Along {
-            pairs: core::array::from_fn(|k| [0, 1].map(|h| (hash(16, (r * RANK + 2 * k + h) as u64) as i16) >> 3)),
-            unit: 1e-4,
-            rest: 0.3,
-            far: 0.2,
-            needle: noise(QUERIES, 17)[r] * 20.0 + 15.0,
-        })
-        .collect();
-    let centers = noise(QUERIES * BLOCK, 18);
-    let reach = noise(BLOCK, 19);
-    let mut sure = vec![0u16; QUERIES];
-    sure[4] = 1 << 6;
-    for isa in isas() {
-        for (list, softcap) in lists(QUERIES).zip([0.0, 0.0, 9.0, 0.0, 0.0, 9.0, 0.0, 9.0]) {
-            let (mut rows, mut places) = (list.clone(), list.clone());
-            places.reverse();
-            let given = places.clone();
-            let n = isa.run(Sift {
-                keys: &keys,
-                unit: 2e-2,
-                rest: 1.5,
-                q: &q,
-                softcap,
-                reach: &reach,
-                centers: &centers,
-                sure: &sure,
-                lane: 6,
-                rows: &mut rows,
-                places: &mut places,
-            });
-            let mut want = Vec::new();
-            for (&r, &place) in list.iter().zip(&given) {
-                let a = &q[r as usize];
-                let best = (0..BLOCK).map(|j| {
-                    let dot: i64 = (0..RANK)
-                        .map(|k| i64::from(a.pairs[k / 2][k % 2]) * i64::from(keys[(k / 2 * BLOCK + j) * 2 + k % 2]))
-                        .sum();
-                    let x = dot as f64 * 2e-6 + f64::from(centers[place as usize * BLOCK + 6]) + 0.45;
-                    cap(x + 0.2 * f64::from(reach[j]), softcap)
-                });
-                let best = best.fold(f64::NEG_INFINITY, f64::max) - f64::from(a.needle);
-                assert!(best.abs() > 1e-4, "the test's own numbers are clear");
-                if best > 0.0 || sure[place as usize] >> 6 & 1 == 1 {
-                    want.push((r, place));
-                }
-            }
-            let have: Vec<(u16, u16)> = rows[..n].iter().copied().zip(places[..n].iter().copied()).collect();
-            assert_eq!(have, want, "{}", isa.name());
-        }
-    }
-}
-
-#[test]
 fn small_sums_are_settled_and_doubts_add_up() {
     let rows: Vec<u16> = vec![5, 2, 9, 11];
     let places: Vec<u16> = vec![3, 0, 1, 2];
@@ -443,207 +387,6 @@ fn rows_are_gathered_transposed_and_listed() {
     assert_eq!((len[0], len[2], len[15], len.iter().sum::<usize>()), (2, 1, 1, 4));
     assert_eq!((&queries[..2], &places[..2]), (&[4, 2][..], &[0, 2][..]));
     assert_eq!((queries[60], places[60]), (2, 2));
-}
-
-/// Largest root mean square along many directions, those of the power method among them.
-fn widest(vectors: &[f32]) -> f64 {
-    let dim = vectors.len() / BLOCK;
-    let mut best: f64 = 0.0;
-    for seed in 0..20 {
-        let mut u: Vec<f64> = noise(dim, seed + 5).iter().map(|&x| f64::from(x)).collect();
-        for _ in 0..30 {
-            let norm = u.iter().map(|x| x * x).sum::<f64>().sqrt();
-            u.iter_mut().for_each(|x| *x /= norm);
-            let mut along = [0.0; BLOCK];
-            for (row, u) in vectors.chunks_exact(BLOCK).zip(&u) {
-                along.iter_mut().zip(row).for_each(|(a, &x)| *a += u * f64::from(x));
-            }
-            best = best.max((along.iter().map(|a| a * a).sum::<f64>() / BLOCK as f64).sqrt());
-            for (row, u) in vectors.chunks_exact(BLOCK).zip(&mut u) {
-                *u = row.iter().zip(&along).map(|(&x, a)| f64::from(x) * a).sum();
-            }
-        }
-    }
-    best
-}
-
-#[test]
-fn widths_are_bounds_and_close() {
-    for isa in isas() {
-        for (dim, scale) in [(1, 1.0), (3, 1e-12), (24, 1.0), (64, 1e9), (80, 1.0)] {
-            let mut x = noise(dim * BLOCK, dim as u64);
-            // One direction longer than the others.
-            x[..BLOCK].iter_mut().for_each(|x| *x *= 3.0);
-            x.iter_mut().for_each(|x| *x *= scale);
-            let (have, want) = (f64::from(isa.run(Width { vectors: &x })), widest(&x));
-            assert!(have >= want * (1.0 - 1e-5) && have < 1.2 * want, "{}: {have} and {want}", isa.name());
-        }
-        assert_eq!(isa.run(Width { vectors: &[0.0; 7 * BLOCK] }), 0.0);
-    }
-}
-
-#[test]
-fn remainders_are_what_coordinates_leave_out() {
-    for isa in isas() {
-        for dim in [5, 32, 67] {
-            let data: Vec<i8> = (0..BLOCK * RANK).map(|i| hash(30, i as u64) as i8).collect();
-            // Any directions: it is not for this kernel that they are orthonormal.
-            let basis = noise(dim * RANK, 31);
-            let residuals = noise(dim * BLOCK, 32);
-            let unit = 3e-3;
-            let mut vectors = residuals.clone();
-            let have = isa.run(Remainders { data: &data, unit, basis: &basis, vectors: &mut vectors });
-            let u = |k: usize, r: usize| f64::from(basis[(r / BLOCK * dim + k) * BLOCK + r % BLOCK]);
-            let mut want = [0.0f64; 3];
-            for j in 0..BLOCK {
-                let d = |r: usize| f64::from(data[(r / 2 * BLOCK + j) * 2 + r % 2]) * f64::from(unit);
-                let t: Vec<f64> = (0..dim)
-                    .map(|k| f64::from(residuals[k * BLOCK + j]) - (0..RANK).map(|r| u(k, r) * d(r)).sum::<f64>())
-                    .collect();
-                let seen = |r: usize| (0..dim).map(|k| u(k, r) * t[k]).sum::<f64>();
-                let length = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
-                want[0] = want[0].max(length(&mut (0..RANK).map(seen)));
-                want[1] = want[1].max(length(&mut (0..RANK).map(d)));
-                want[2] = want[2].max(length(&mut t.iter().copied()));
-                (0..dim).for_each(|k| close(vectors[k * BLOCK + j], t[k], 10.0, isa.name()));
-            }
-            for (have, want) in have.into_iter().zip(want) {
-                close(have, want, want, isa.name());
-            }
-            let width = widest(&vectors);
-            assert!(f64::from(have[3]) >= width * (1.0 - 1e-4) && f64::from(have[3]) < 1.2 * width);
-        }
-    }
-}
-
-/// Rows of a list of `n` queries for [`Bound`], with its outputs.
-struct Bounded {
-    columns: [Vec<f32>; 8],
-    mass: Vec<f32>,
-    radius: Vec<f32>,
-    opened: Vec<(u16, u16)>,
-}
-
-#[test]
-fn bounds_of_cells_hold_and_are_those_of_the_twin() {
-    let keys: Vec<i8> = (0..BLOCK * RANK).map(|i| hash(40, i as u64) as i8 / 2).collect();
-    let along = |r: usize| Along {
-        pairs: core::array::from_fn(|k| [0, 1].map(|h| (hash(41, (r * RANK + 2 * k + h) as u64) as i16) >> 3)),
-        unit: 1e-4,
-        rest: 0.3,
-        far: 0.0,
-        needle: noise(QUERIES, 42)[r] * 6.0 + 2.0,
-    };
-    let q: Vec<Along> = (0..QUERIES).map(along).collect();
-    let centers: Vec<f32> = noise(QUERIES * BLOCK, 43).iter().map(|x| x * 3.0).collect();
-    let beyond = Beyond { inside: 0.02, reach: 0.4, width: 0.15, value_width: 0.7, value: 1.3 };
-    let (unit, lane) = (2e-3, 6);
-    let (open, sure) = (vec![1 << lane; QUERIES], (0..QUERIES as u16).map(|i| (i % 5 / 4) << lane).collect::<Vec<_>>());
-    for isa in isas() {
-        for (list, softcap) in lists(QUERIES).zip([0.0, 0.0, 9.0, 0.0, 0.0, 9.0, 0.0, 9.0]) {
-            for by_rule in [false, true] {
-                let padded = list.len().next_multiple_of(BLOCK);
-                let column = |seed: u64| noise(padded, seed).iter().map(|x| x.abs() + 0.2).collect::<Vec<f32>>();
-                let mut b = Bounded {
-                    columns: core::array::from_fn(|c| column(50 + c as u64)),
-                    mass: vec![-1.0; QUERIES * BLOCK],
-                    radius: vec![-1.0; QUERIES * BLOCK],
-                    opened: Vec::new(),
-                };
-                b.columns[3].iter_mut().for_each(|x| *x *= 400.0);
-                if let Some(x) = b.columns[1].get_mut(2) {
-                    // Nothing bounds a key as far off as this.
-                    *x = 500.0;
-                }
-                let before = b.columns.clone();
-                let (mut opened, mut places) = (vec![0; list.len()], vec![0; list.len()]);
-                let [inside, outside, reference, budget, spent, value, square, excess] = &mut b.columns;
-                let share = 3.0;
-                let n = isa.run(Bound {
-                    keys: &keys,
-                    unit,
-                    rest: 1.5,
-                    beyond,
-                    softcap,
-                    q: &q,
-                    rows: &list,
-                    centers: &centers,
-                    lane,
-                    opening: if by_rule { Opening::Rule(&open, &sure) } else { Opening::Budget { share, left: 9.0 } },
-                    proofs: Proofs { inside, outside, reference, budget, spent, value, square, excess },
-                    mass: &mut b.mass,
-                    radius: &mut b.radius,
-                    opened: &mut opened,
-                    places: &mut places,
-                });
-                b.opened = opened[..n].iter().copied().zip(places[..n].iter().copied()).collect();
-                for (place, &r) in list.iter().enumerate() {
-                    let is_open = b.opened.contains(&(r, place as u16));
-                    let of = |c: usize| f64::from(before[c][place]);
-                    let s = f64::from(centers[place * BLOCK + lane]);
-                    let x: Vec<f64> = (0..BLOCK)
-                        .map(|j| {
-                            let pair = |k: usize| f64::from(q[r as usize].pairs[k / 2][k % 2]);
-                            let key = |k: usize| f64::from(keys[(k / 2 * BLOCK + j) * 2 + k % 2]);
-                            (0..RANK).map(|k| pair(k) * key(k)).sum::<f64>() * f64::from(unit) * 1e-4
-                        })
-                        .collect();
-                    let e: Vec<f64> = x.iter().map(|x| (cap(s + x, softcap) - cap(s, softcap)).exp2()).collect();
-                    let mean = |f: &dyn Fn(f64) -> f64| e.iter().map(|&e| f(e)).sum::<f64>() / BLOCK as f64;
-                    let (em, e2) = (mean(&|e| e), mean(&|e| e * e));
-                    let top = e.iter().fold(0.0, |m: f64, &x| m.max(x));
-                    let natural =
-                        |a: f32, x: f32| (of(0) * f64::from(a) + of(1) * f64::from(x)) * core::f64::consts::LN_2;
-                    let (rho, sigma) = (natural(beyond.inside, beyond.reach), natural(beyond.inside, beyond.width));
-                    let f = (rho / 2.0 + rho * rho / 24.0).exp();
-                    assert!(f >= rho.exp_m1() / rho);
-                    let wrong = f * (e2.sqrt() * sigma).min(em * rho);
-                    let low = (em - wrong).max(if softcap > 0.0 { 0.0 } else { 1.0 });
-                    let mass = em.max(low);
-                    let radius = ((em + wrong).max(mass) - mass).max(mass - low);
-                    let of_values = (e2 - em * em).max(0.0).sqrt() + f * (e2.sqrt() * rho).min(top * sigma);
-                    let of_values = of_values * f64::from(beyond.value_width);
-                    let count = 16.0 * (cap(s, softcap) - of(2)).exp2();
-                    let term = count * (radius * f64::from(beyond.value) + of_values);
-                    let far = rho > 40.0;
-                    let best = x.iter().fold(f64::MIN, |m, &x| m.max(x)) + s + 1.5 * 0.3;
-                    let [opens, margin] = if by_rule {
-                        let reaches = cap(best, softcap) - f64::from(q[r as usize].needle);
-                        let opens = if sure[place] != 0 { 1.0 } else { reaches };
-                        [opens, 1e-4]
-                    } else if far {
-                        [1.0, 0.0]
-                    } else {
-                        let (a, b) = (term * 9.0 - 3.0 * (of(3) - of(4)), of(4) + term - of(3));
-                        [if a.abs() < b.abs() && a < 0.0 && b < 0.0 { a } else { a.max(b) }, 1e-2 * term]
-                    };
-                    if opens.abs() <= margin {
-                        continue;
-                    }
-                    assert_eq!(is_open, opens > 0.0, "{}, row {r}: {opens}", isa.name());
-                    let at = place * BLOCK + lane;
-                    let kept = if is_open { 0.0 } else { count };
-                    let near = |have: f32, want: f64, what: &str| {
-                        assert!(
-                            (f64::from(have) - want).abs() <= 1e-3 * want.abs().max(1e-2),
-                            "{what}: {have} and {want}"
-                        );
-                    };
-                    near(b.mass[at], if is_open || far { b.mass[at].into() } else { count * mass }, "mass");
-                    if far {
-                        assert!(is_open || (b.radius[at] == 0.0 && b.columns[5][place] == f32::INFINITY));
-                        continue;
-                    }
-                    near(b.radius[at], kept * radius, "radius");
-                    let square = f64::from(beyond.value) * f64::from(beyond.value);
-                    near(b.columns[4][place], of(4) + kept / count * term, "spent");
-                    near(b.columns[5][place], of(5) + kept * of_values, "value");
-                    near(b.columns[6][place], of(6) + kept * radius * square, "square");
-                    near(b.columns[7][place], of(7) + kept * (mass - low), "excess");
-                }
-            }
-        }
-    }
 }
 
 #[test]

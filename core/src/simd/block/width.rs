@@ -1,60 +1,49 @@
 //! How far a cell's vectors lie from what is known of them: lengths and widths for bounds.
 
-use super::{BLOCK, RANK};
+use super::BLOCK;
+use super::coords::{Coded, words};
 use crate::simd::Task;
 use crate::simd::vector::Simd;
 
-/// Takes decoded coordinates off a cell's residuals, `[dim][BLOCK]`. Returns the longest remainder as seen along the
-/// directions, the longest decoded residual, the longest remainder, and the remainders' width.
+/// Takes decoded coordinates off a cell's residuals, `[dim][BLOCK]`. Returns the longest decoded residual, the longest
+/// remainder, and the remainders' width.
 pub(crate) struct Remainders<'a> {
-    /// `[RANK / 2][BLOCK][2]` in units of `unit`.
-    pub(crate) data: &'a [i8],
-    pub(crate) unit: f32,
-    /// Directions `[RANK / BLOCK][dim][BLOCK]`.
-    pub(crate) basis: &'a [f32],
+    pub(crate) coded: Coded<'a>,
     pub(crate) vectors: &'a mut [f32],
 }
 
 impl Task for Remainders<'_> {
-    type Out = [f32; 4];
+    type Out = [f32; 3];
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> [f32; 4] {
-        let Remainders { data, unit, basis, vectors } = self;
-        assert!(
-            data.len() == BLOCK * RANK && vectors.len() % BLOCK == 0 && basis.len() == vectors.len() / BLOCK * RANK
-        );
-        let part = vectors.len();
-        let mut decoded = [[0.0f32; BLOCK]; RANK];
-        for (pair, from) in decoded.chunks_exact_mut(2).zip(data.chunks_exact(2 * BLOCK)) {
-            for j in 0..BLOCK {
-                (pair[0][j], pair[1][j]) = (f32::from(from[2 * j]) * unit, f32::from(from[2 * j + 1]) * unit);
+    fn run<S: Simd>(self, s: S) -> [f32; 3] {
+        let Remainders { coded, vectors } = self;
+        assert!(vectors.len() % BLOCK == 0 && coded.words.len() == words(vectors.len() / BLOCK) * BLOCK);
+        let mut squares = [0.0f32; BLOCK];
+        for (k, row) in vectors.chunks_exact_mut(BLOCK).enumerate() {
+            for (j, x) in row.iter_mut().enumerate() {
+                let decoded = coded.decode(k, j);
+                *x -= decoded;
+                squares[j] += decoded * decoded;
             }
         }
-        let mut seen = [[0.0f32; BLOCK]; RANK];
-        for (basis, decoded) in basis.chunks_exact(part.max(1)).zip(decoded.chunks_exact(BLOCK)) {
-            add_products(s, -1.0, basis, [BLOCK, 1], decoded.as_flattened(), vectors);
-        }
-        for (basis, seen) in basis.chunks_exact(part.max(1)).zip(seen.chunks_exact_mut(BLOCK)) {
-            add_products(s, 1.0, basis, [1, BLOCK], vectors, seen.as_flattened_mut());
-        }
-        let reach = longest(vectors);
-        [longest(seen.as_flattened()), longest(decoded.as_flattened()), reach, Width { vectors }.run(s)]
+        let longest_decoded = libm::sqrtf(squares.iter().fold(0.0, |m, &x| m.max(x)));
+        [longest_decoded, longest(vectors), Width { vectors }.run(s)]
     }
 }
 
-/// `out[i] += sign * sum over j of a[i * steps[0] + j * steps[1]] * from[j]`, rows of [`BLOCK`].
+/// `out[i] += sum over j of a[i * steps[0] + j * steps[1]] * from[j]`, rows of [`BLOCK`].
 #[inline(always)]
-fn add_products<S: Simd>(s: S, sign: f32, a: &[f32], steps: [usize; 2], from: &[f32], out: &mut [f32]) {
+fn add_products<S: Simd>(s: S, a: &[f32], steps: [usize; 2], from: &[f32], out: &mut [f32]) {
     let (m, n) = (out.len() / BLOCK, from.len() / BLOCK);
     assert!(m == 0 || n == 0 || (m - 1) * steps[0] + (n - 1) * steps[1] < a.len());
     let mut i = 0;
     while i < m {
         if i + 4 <= m {
-            products::<S, 4>(s, sign, &a[i * steps[0]..], steps, from, &mut out[i * BLOCK..]);
+            products::<S, 4>(s, &a[i * steps[0]..], steps, from, &mut out[i * BLOCK..]);
             i += 4;
         } else {
-            products::<S, 1>(s, sign, &a[i * steps[0]..], steps, from, &mut out[i * BLOCK..]);
+            products::<S, 1>(s, &a[i * steps[0]..], steps, from, &mut out[i * BLOCK..]);
             i += 1;
         }
     }
@@ -62,7 +51,7 @@ fn add_products<S: Simd>(s: S, sign: f32, a: &[f32], steps: [usize; 2], from: &[
 
 /// `R` rows of [`add_products`].
 #[inline(always)]
-fn products<S: Simd, const R: usize>(s: S, sign: f32, a: &[f32], steps: [usize; 2], from: &[f32], out: &mut [f32]) {
+fn products<S: Simd, const R: usize>(s: S, a: &[f32], steps: [usize; 2], from: &[f32], out: &mut [f32]) {
     let n = from.len() / BLOCK;
     assert!(out.len() >= R * BLOCK && (n == 0 || (R - 1) * steps[0] + (n - 1) * steps[1] < a.len()));
     for c in (0..BLOCK).step_by(S::LANES) {
@@ -80,7 +69,7 @@ fn products<S: Simd, const R: usize>(s: S, sign: f32, a: &[f32], steps: [usize; 
             // SAFETY: vector c of row r.
             unsafe {
                 let at = out.as_mut_ptr().add(r * BLOCK + c);
-                s.store(at, s.fma(s.splat(sign), acc[r], s.load(at)));
+                s.store(at, s.add(acc[r], s.load(at)));
             }
         }
     }
@@ -108,7 +97,7 @@ impl Task for Width<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> f32 {
         let mut gram = [[0.0f32; BLOCK]; BLOCK];
-        add_products(s, 1.0, self.vectors, [1, BLOCK], self.vectors, gram.as_flattened_mut());
+        add_products(s, self.vectors, [1, BLOCK], self.vectors, gram.as_flattened_mut());
         let trace: f32 = (0..BLOCK).map(|i| gram[i][i]).sum();
         let factor = 1.0 / trace;
         if !factor.is_finite() {
@@ -118,7 +107,7 @@ impl Task for Width<'_> {
         gram.as_flattened_mut().iter_mut().for_each(|x| *x *= factor);
         for _ in 0..2 {
             let mut square = [[0.0f32; BLOCK]; BLOCK];
-            add_products(s, 1.0, gram.as_flattened(), [BLOCK, 1], gram.as_flattened(), square.as_flattened_mut());
+            add_products(s, gram.as_flattened(), [BLOCK, 1], gram.as_flattened(), square.as_flattened_mut());
             gram = square;
         }
         let eighth: f32 = gram.as_flattened().iter().map(|x| x * x).sum();

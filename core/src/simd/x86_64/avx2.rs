@@ -64,6 +64,18 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
+    fn dot4(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // Two products of a byte below 16 fit 16 bits.
+        op!(_mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1))))
+    }
+    #[inline(always)]
+    fn nibbles(self, a: __m256i) -> [__m256i; 2] {
+        op!({
+            let low = _mm256_set1_epi8(15);
+            [_mm256_and_si256(a, low), _mm256_and_si256(_mm256_srli_epi16::<4>(a), low)]
+        })
+    }
+    #[inline(always)]
     fn to_f32(self, a: __m256i) -> __m256 {
         op!(_mm256_cvtepi32_ps(a))
     }
