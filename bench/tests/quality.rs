@@ -1,6 +1,6 @@
 //! Benchmarks as tests: quality on captured heads stays at what was measured, with a small margin.
 
-use iceformer_bench::cells::{Estimate, LIBRARY, Outcome, Rule, Shape, Split, study};
+use iceformer_bench::cells::{Coding, Estimate, LIBRARY, Outcome, Rule, Shape, Split, study};
 use iceformer_bench::heads::{self, Layer};
 use iceformer_bench::retrieval::{self, Quality};
 use std::path::Path;
@@ -60,7 +60,16 @@ fn trained_causal_heads_at_8k() {
 fn cells_estimates_and_needles() {
     let layers = heads::load(&heads::bundled(), usize::MAX).expect("the bundled file is there");
     let shape = Shape { segment: 512, cell: 16, split: Split::Parents(1), sinks: 64, whitened: false };
-    let base = Rule { shape, r: 16, needle: 1e-3, margin: 0.0, mass: 5e-3, levels: 1, ..LIBRARY };
+    let base = Rule {
+        shape,
+        coding: Coding::Fitted(16),
+        tilt: false,
+        needle: 1e-3,
+        margin: 0.0,
+        mass: 5e-3,
+        levels: 1,
+        ..LIBRARY
+    };
     let run = |rule: &Rule| {
         let mut all = Outcome::default();
         layers.iter().for_each(|l| all.add(&study(l, rule, 12)));

@@ -3,7 +3,7 @@
 
 use clap::Parser;
 use iceformer_bench::accelerated::report::place;
-use iceformer_bench::cells::{Estimate, LIBRARY, Outcome, Rule, Shape, Sigma, Split, study};
+use iceformer_bench::cells::{Coding, Estimate, LIBRARY, Outcome, Rule, Shape, Sigma, Split, study};
 use iceformer_bench::heads;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -27,6 +27,7 @@ struct Args {
 /// The library's rule with one thing changed.
 fn changes() -> Vec<(&'static str, Rule)> {
     let (base, off) = (LIBRARY, f64::INFINITY);
+    let coded = |coding| Rule { coding, ..base };
     let shaped = |shape: Shape| Rule { shape, ..base };
     let shape = base.shape;
     let long = |segment, levels| Rule { levels, ..shaped(Shape { segment, ..shape }) };
@@ -36,18 +37,18 @@ fn changes() -> Vec<(&'static str, Rule)> {
         ("mass: exp", Rule { estimate: Estimate::Exp, ..base }),
         ("mass: cosh, keys spread alike in all directions", Rule { sigma: Sigma::Isotropic, ..base }),
         ("mass: cosh, each cell's own spread", Rule { sigma: Sigma::Each, ..base }),
-        ("values lean as keys do", Rule { tilt: true, ..base }),
-        ("values lean, needles 0.5 %", Rule { tilt: true, needle: 0.005, ..base }),
-        ("needles 0.5 %", Rule { needle: 0.005, ..base }),
-        ("values lean, nothing opened", Rule { tilt: true, needle: off, mass: off, ..base }),
+        ("values do not lean", Rule { tilt: false, ..base }),
+        ("needles 1 %", Rule { needle: 0.01, ..base }),
         ("needles alone", Rule { mass: off, ..base }),
         ("mass alone", Rule { needle: off, ..base }),
         ("nothing opened", Rule { needle: off, mass: off, ..base }),
-        ("random directions", Rule { random: true, ..base }),
-        ("r = 4", Rule { r: 4, ..base }),
-        ("r = 8", Rule { r: 8, ..base }),
-        ("r = 16", Rule { r: 16, ..base }),
-        ("r = 64", Rule { r: 64, ..base }),
+        ("nothing opened, values do not lean", Rule { tilt: false, needle: off, mass: off, ..base }),
+        ("8 bits along 32 random directions", coded(Coding::Random(32))),
+        ("8 bits along 4 fitted directions", coded(Coding::Fitted(4))),
+        ("8 bits along 8 fitted directions", coded(Coding::Fitted(8))),
+        ("8 bits along 16 fitted directions", coded(Coding::Fitted(16))),
+        ("8 bits along 32 fitted directions", coded(Coding::Fitted(32))),
+        ("8 bits along 64 fitted directions", coded(Coding::Fitted(64))),
         ("margin 0", Rule { margin: 0.0, ..base }),
         ("margin 2", Rule { margin: 2.0, ..base }),
         ("cells by position", shaped(Shape { split: Split::Position, ..shape })),

@@ -9,17 +9,16 @@ pub mod rule;
 /// The library's tree and rule at the default tolerance, but for rows in chunks of 512 instead of 192.
 pub const LIBRARY: Rule = Rule {
     shape: Shape { segment: 256, cell: 16, split: Split::Halves, sinks: 0, whitened: false },
-    r: 32,
-    random: false,
-    needle: 0.0025,
-    margin: 1.0,
+    coding: Coding::Nibbles,
+    needle: 0.0037,
+    margin: 1.2,
     mass: 0.02,
     levels: 2,
     estimate: Estimate::Cosh,
-    tilt: false,
+    tilt: true,
     sigma: Sigma::Mean,
 };
 
 pub use build::{Cells, Shape, Split};
-pub use fit::Directions;
+pub use fit::{Coding, Coordinates};
 pub use rule::{Estimate, Outcome, Rule, Sigma, study};

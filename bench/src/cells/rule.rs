@@ -1,7 +1,7 @@
 //! Which cells a row opens, and what that costs and errs.
 
 use super::build::{Cells, Known, Shape};
-use super::fit::{Directions, whitened};
+use super::fit::{Coding, Coordinates, whitened};
 use crate::heads::Layer;
 
 /// A selection rule. A cell is opened when its best key seems to reach `needle` of the softmax mass, or when its estimated
@@ -10,13 +10,11 @@ use crate::heads::Layer;
 pub struct Rule {
     /// Cells.
     pub shape: Shape,
-    /// Coordinates kept.
-    pub r: usize,
-    /// Random directions instead of fitted ones.
-    pub random: bool,
+    /// How keys are told apart within their cells.
+    pub coding: Coding,
     /// Share of the mass that a key must seem to reach.
     pub needle: f64,
-    /// Standard deviations of what the coordinates leave out, added to every key's score.
+    /// Standard deviations of what the coordinates do not tell, added to every key's score.
     pub margin: f64,
     /// Share of the mass times spread that a cell must reach.
     pub mass: f64,
@@ -53,7 +51,7 @@ pub enum Sigma {
 }
 
 /// Standard deviations that the farthest key of a cell, and of a node, may stand out.
-const STAND_OUT: [f64; 3] = [2.5, 3.0, 3.0];
+const STAND_OUT: [f64; 3] = [2.7, 3.0, 3.0];
 
 /// What a rule gave on one layer.
 #[derive(Clone, Debug, Default)]
@@ -116,7 +114,7 @@ pub fn study(layer: &Layer, rule: &Rule, samples: usize) -> Outcome {
         let queries: Vec<&[f32]> = (head..head + group).map(|h| layer.queries(h)).collect();
         let placed = if rule.shape.whitened { whitened(keys, &queries, d, FITTED) } else { keys.to_vec() };
         let cells = Cells::new(keys, &placed, values, d, &rule.shape);
-        let fit = Directions::new(&cells, keys, &queries, d, rule.r, FITTED, rule.random);
+        let fit = Coordinates::new(&cells, keys, &queries, d, FITTED, rule.coding);
         for q in queries {
             for (at, &row) in rows.iter().enumerate() {
                 let [exact, approx] = attend(layer, rule, &cells, &fit, keys, values, q, row, &mut outcome);
@@ -181,7 +179,7 @@ fn attend(
     layer: &Layer,
     rule: &Rule,
     cells: &Cells,
-    fit: &Directions,
+    fit: &Coordinates,
     keys: &[f32],
     values: &[f32],
     q: &[f32],
@@ -209,7 +207,7 @@ fn attend(
     let local: f64 = (0..seen).filter(|&j| !celled(j)).map(|j| weight[j]).sum();
     let highest = &levels[rule.levels - 1];
     let total = local + (0..highest.centre.len()).map(|c| highest.guess(c, top)).sum::<f64>();
-    let (qr, left) = fit.query(&q);
+    let asked = fit.query(&q);
     // From the top down: what is looked at at each level, and what of it is opened.
     let mut open = vec![false; count];
     let (mut looked, mut estimated) = ((0..highest.centre.len()).collect::<Vec<_>>(), Vec::new());
@@ -221,9 +219,9 @@ fn attend(
             let far = seen.centre[c] + STAND_OUT[level] * seen.unit * seen.known.reach[c];
             let mut needle = (far - top).exp() >= rule.needle * total;
             if needle && level == 0 {
-                let key = |i: &u32| fit.residual(&qr, *i as usize);
+                let key = |i: &u32| fit.residual(&asked, *i as usize, rule.margin);
                 let best = cells.known.keys[c].iter().map(key).fold(f64::NEG_INFINITY, f64::max);
-                needle = (seen.centre[c] + best + rule.margin * left - top).exp() >= rule.needle * total;
+                needle = (seen.centre[c] + best - top).exp() >= rule.needle * total;
             }
             let opened = needle || seen.guess(c, top) * seen.sigma[c].min(1.0) >= rule.mass * total;
             match (opened, level) {

@@ -18,6 +18,10 @@ impl Simd for Scalar {
         x
     }
     #[inline(always)]
+    fn add_i(self, a: i32, b: i32) -> i32 {
+        a.wrapping_add(b)
+    }
+    #[inline(always)]
     fn dot16(self, acc: i32, a: i32, b: i32) -> i32 {
         acc + i32::from(a as i16) * i32::from(b as i16) + (a >> 16) * (b >> 16)
     }

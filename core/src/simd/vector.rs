@@ -15,6 +15,8 @@ pub(crate) trait Simd: Copy {
 
     /// `x` in every lane.
     fn splat_i(self, x: i32) -> Self::I;
+    /// Sums of i32.
+    fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
     /// `acc + a0 b0 + a1 b1` in every lane, for pairs of i16; the caller keeps the sums inside i32.
     fn dot16(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// `acc + sum of a_i b_i` in every lane, for four unsigned bytes `a` and four signed bytes `b`; sums stay inside i32.

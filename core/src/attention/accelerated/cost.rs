@@ -12,18 +12,18 @@ impl Cost {
         Cost { small: 128.0 / (dim_k + dim_v).max(1) as f64 }
     }
 
-    /// Of what a walk did: nodes and cells opened, those looked into along the fitted directions.
+    /// Of what a walk did: nodes and cells opened, those looked into.
     pub(super) fn lists(self, nodes: f64, cells: f64, sifted: f64) -> f64 {
-        (15.0 + 6.0 * self.small) * nodes + (9.0 + 9.0 * self.small) * cells + 3.7 * self.small * sifted
+        (15.0 + 6.0 * self.small) * nodes + (9.0 + 9.0 * self.small) * cells + (1.6 + 0.8 * self.small) * sifted
     }
 
     /// Of a row whatever it opens, among so many blocks of nodes.
     pub(super) fn row(self, roots: f64) -> f64 {
-        (18.0 + 10.0 * self.small) * roots + 170.0 * self.small
+        (18.0 + 10.0 * self.small) * roots + 150.0 * self.small
     }
 
     /// Of building cells, for each key.
     pub(super) fn build(self) -> f64 {
-        560.0
+        300.0
     }
 }

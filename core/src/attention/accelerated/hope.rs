@@ -21,6 +21,9 @@ const THINNED: usize = 4;
 /// Times the rule's error that the doubt may reach: leaning means know more of the values than their spread.
 const SLACK: f64 = 2.0;
 
+/// Keys below so many times the needle's weight are light: nobody looks at them one by one.
+const LIGHT: f32 = 0.6;
+
 /// Cells cost so much more than a few rows let expect.
 const RISK: f64 = 1.3;
 
@@ -86,7 +89,7 @@ fn look(isa: Isa, rule: &Rule, head: &Head<'_>, row: usize, shared: f64, work: &
     let last = masking.visible(head.batch, (row + TOGETHER).min(head.q.rows() - 1)).begin.max(seen.begin);
     let whole = last.next_multiple_of(SEGMENT)..first / SEGMENT * SEGMENT;
     let needle = lse[0] + libm::logf(rule.needle.min(rule.outstanding / count.max(1) as f32));
-    let light = lse[0] + libm::logf(rule.needle);
+    let light = lse[0] + libm::logf(LIGHT * rule.needle);
     let bias = masking.bias(head.batch, head.head);
     let (mut opened, mut among, mut squares) = (0usize, 0usize, 0.0);
     for (at, begin) in whole.step_by(BLOCK).enumerate() {
@@ -122,8 +125,8 @@ fn look(isa: Isa, rule: &Rule, head: &Head<'_>, row: usize, shared: f64, work: &
         let (among, opened) = (among as f64, opened as f64 * shared);
         // Measured on causal heads and an encoder's: some cells are opened for nothing, and many more looked into.
         let cells = (1.2 * opened + 3.0).min(among / BLOCK as f64);
-        let nodes = (1.3 * cells).min(among / SEGMENT as f64);
-        let sifted = (7.0 * cells).min(among / BLOCK as f64);
+        let nodes = (1.6 * cells).min(among / SEGMENT as f64);
+        let sifted = (8.0 * cells).min(among / BLOCK as f64);
         let cost = Cost::new(dim_k, dim_v);
         signs.cells += cost.lists(nodes, cells, sifted) + cost.row((among / (SEGMENT * ROOT) as f64).max(1.0));
     }

@@ -11,7 +11,7 @@ pub struct Rule {
     pub stand_out: f32,
     /// The same for a node's farthest key.
     pub stand_out_node: f32,
-    /// Standard deviations of what the fitted directions leave out that are allowed for.
+    /// Standard deviations of what rounding took from a key's coordinates that are allowed for.
     pub margin: f32,
     /// A cell is opened when its estimate may be wrong by so much.
     pub cell: f32,
@@ -32,13 +32,13 @@ impl Rule {
     pub fn new(tolerance: f32, fall_back: bool) -> Rule {
         let t = tolerance / 0.05;
         Rule {
-            needle: 0.0021 * t,
-            outstanding: 48.0 * t,
-            stand_out: 2.5,
+            needle: 0.0037 * t,
+            outstanding: 64.0 * t,
+            stand_out: 2.7,
             stand_out_node: 3.0,
             margin: 1.2,
             cell: 0.02 * t,
-            node: 0.01 * t,
+            node: 0.02 * t,
             fine: 0.001 * t,
             coarse: 0.002 * t,
             error: tolerance,

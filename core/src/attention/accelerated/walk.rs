@@ -27,7 +27,7 @@ pub(super) struct Done {
 }
 
 /// Cells err together more often than a prediction that takes them one by one allows for: by so much on trained heads.
-const TOGETHER: f64 = 2.5;
+const TOGETHER: f64 = 2.0;
 /// The same where values do not lean.
 const TOGETHER_UPRIGHT: f64 = 3.5;
 

@@ -36,6 +36,10 @@ impl Simd for Neon {
         op!(vdupq_n_s32(x))
     }
     #[inline(always)]
+    fn add_i(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        op!(vaddq_s32(a, b))
+    }
+    #[inline(always)]
     fn dot16(self, acc: int32x4_t, a: int32x4_t, b: int32x4_t) -> int32x4_t {
         op!({
             let (a, b) = (vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b));

@@ -156,18 +156,25 @@ impl Task for RoundQuery<'_> {
         }
         let unit = largest / 127.0;
         let (mut sums, mut lost) = ([0; BLOCK], [0.0; BLOCK]);
-        for (out, part) in out.chunks_mut(BLOCK / 4).zip(x.chunks(BLOCK)) {
-            let (mut x, mut codes) = ([0.0; BLOCK], [0; BLOCK]);
-            x[..part.len()].copy_from_slice(part);
+        let mut at = 0;
+        // Plain loops over whole blocks: they become vectors.
+        while at < x.len() {
+            let n = (x.len() - at).min(BLOCK);
+            let (mut part, mut codes) = ([0.0; BLOCK], [0i32; BLOCK]);
+            part[..n].copy_from_slice(&x[at..][..n]);
             for i in 0..BLOCK {
-                codes[i] = ((x[i] * factor + MAGIC).to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32);
+                let scaled = part[i] * factor;
+                codes[i] = ((scaled + MAGIC).to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32);
                 // In steps: their squares do not vanish.
-                let off = x[i] * factor - codes[i] as f32;
-                (sums[i], lost[i]) = (sums[i] + codes[i], lost[i] + off * off);
+                let off = scaled - codes[i] as f32;
+                sums[i] += codes[i];
+                lost[i] += off * off;
             }
-            for (out, c) in out.iter_mut().zip(codes.chunks_exact(4)) {
-                *out = c[0] & 0xff | (c[1] & 0xff) << 8 | (c[2] & 0xff) << 16 | c[3] << 24;
+            for i in 0..n.div_ceil(4) {
+                let c = &codes[4 * i..][..4];
+                out[at / 4 + i] = c[0] & 0xff | (c[1] & 0xff) << 8 | (c[2] & 0xff) << 16 | c[3] << 24;
             }
+            at += BLOCK;
         }
         let (sum, lost) = (sums.iter().sum::<i32>(), lost.iter().sum::<f32>());
         (unit, sum as f32, unit * libm::sqrtf(lost))
@@ -192,7 +199,9 @@ pub(super) unsafe fn products<S: Simd, const C: usize, const R: usize>(
     words: usize,
     q: [*const i32; R],
 ) -> [[S::I; C]; R] {
-    let mut acc = [[s.splat_i(0); C]; R];
+    // A few rows would wait for their own sums: two chains each.
+    let chains = if C * R < 8 { 2 } else { 1 };
+    let mut acc = [[[s.splat_i(0); C]; R]; 2];
     for k in 0..words {
         let mut parts = [[s.splat_i(0); 2]; C];
         for c in 0..C {
@@ -204,10 +213,19 @@ pub(super) unsafe fn products<S: Simd, const C: usize, const R: usize>(
                 // SAFETY: number 2 k + half of a query.
                 let q = s.splat_i(unsafe { *q[r].add(2 * k + half) });
                 for c in 0..C {
-                    acc[r][c] = s.dot4(acc[r][c], parts[c][half], q);
+                    let to = &mut acc[half % chains][r][c];
+                    *to = s.dot4(*to, parts[c][half], q);
                 }
             }
         }
     }
-    acc
+    let [mut sum, more] = acc;
+    if chains > 1 {
+        for r in 0..R {
+            for c in 0..C {
+                sum[r][c] = s.add_i(sum[r][c], more[r][c]);
+            }
+        }
+    }
+    sum
 }

@@ -63,15 +63,9 @@ impl Task for Sift<'_> {
         assert!(self.reach.len() >= BLOCK && self.places.len() == self.rows.len() && self.lane < BLOCK);
         let words = self.keys.words.len() / BLOCK;
         self.q.check(words);
+        // Two loops: one that knows of softcaps is too long to be unrolled.
         // SAFETY: checked.
-        unsafe {
-            match S::LANES {
-                16 => self.tiles::<S, 1, 8>(s, words),
-                8 => self.tiles::<S, 2, 4>(s, words),
-                4 => self.tiles::<S, 4, 4>(s, words),
-                _ => self.tiles::<S, 16, 1>(s, words),
-            }
-        }
+        unsafe { if self.softcap > 0.0 { self.some::<S, true>(s, words) } else { self.some::<S, false>(s, words) } }
     }
 }
 
@@ -79,16 +73,43 @@ impl Sift<'_> {
     /// # Safety
     /// As checked in `run`.
     #[inline(always)]
-    unsafe fn tiles<S: Simd, const C: usize, const R: usize>(&mut self, s: S, words: usize) -> usize {
+    unsafe fn some<S: Simd, const CAPPED: bool>(&mut self, s: S, words: usize) -> usize {
+        // SAFETY: passed on.
+        unsafe {
+            match S::LANES {
+                16 => self.tiles::<S, 1, 8, CAPPED>(s, words),
+                8 => self.tiles::<S, 2, 4, CAPPED>(s, words),
+                4 => self.tiles::<S, 4, 4, CAPPED>(s, words),
+                _ => self.tiles::<S, 16, 1, CAPPED>(s, words),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As checked in `run`.
+    #[inline(always)]
+    unsafe fn tiles<S: Simd, const C: usize, const R: usize, const CAPPED: bool>(
+        &mut self,
+        s: S,
+        words: usize,
+    ) -> usize {
         let (n, mut front, mut i) = (self.rows.len(), 0, 0);
         // SAFETY: rows i.. are there; those at the front have been read.
         unsafe {
             while i + R <= n {
-                front = self.tile::<S, C, R>(s, words, i, front);
+                front = self.tile::<S, C, R, CAPPED>(s, words, i, front);
                 i += R;
             }
+            if R > 4 && i + 4 <= n {
+                front = self.tile::<S, C, 4, CAPPED>(s, words, i, front);
+                i += 4;
+            }
+            while R > 2 && i + 2 <= n {
+                front = self.tile::<S, C, 2, CAPPED>(s, words, i, front);
+                i += 2;
+            }
             while i < n {
-                front = self.tile::<S, C, 1>(s, words, i, front);
+                front = self.tile::<S, C, 1, CAPPED>(s, words, i, front);
                 i += 1;
             }
         }
@@ -100,7 +121,7 @@ impl Sift<'_> {
     /// # Safety
     /// They are there; `C * LANES` is the block.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const C: usize, const R: usize>(
+    unsafe fn tile<S: Simd, const C: usize, const R: usize, const CAPPED: bool>(
         &mut self,
         s: S,
         words: usize,
@@ -120,34 +141,40 @@ impl Sift<'_> {
             // SAFETY: vector c of the block's steps.
             unit[c] = unsafe { s.load_bf16(self.keys.unit.as_ptr().add(c * S::LANES).cast()) };
         }
-        let (rows, places) = (self.rows.as_mut_ptr(), self.places.as_mut_ptr());
+        let mut pass = [false; R];
         for r in 0..R {
-            // SAFETY: rows and places were checked; `front` is at most `i + r`.
+            // SAFETY: rows and places were checked.
             unsafe {
-                let (row, place) = (*rows.add(i + r), *places.add(i + r));
-                let along = &*self.q.of.as_ptr().add(row as usize);
-                let center = *self.centers.as_ptr().add(place as usize * BLOCK + self.lane);
+                let along = &*self.q.of.as_ptr().add(*self.rows.as_ptr().add(i + r) as usize);
+                let place = *self.places.as_ptr().add(i + r) as usize;
+                let center = *self.centers.as_ptr().add(place * BLOCK + self.lane);
                 // Without a softcap the needle comes to the keys, one number, and not the keys to the needle.
-                let (center, needle) =
-                    if self.softcap > 0.0 { (center, along.needle) } else { (0.0, along.needle - center) };
+                let needle = if CAPPED { along.needle } else { along.needle - center };
                 let (step, zero) = (s.splat(along.unit), s.splat(along.zero + along.slack));
-                let (center, needle, far) = (s.splat(center), s.splat(needle), s.splat(along.far));
+                let (needle, far) = (s.splat(needle), s.splat(along.far));
                 let mut below = all;
                 for c in 0..C {
                     let reach = s.load(self.reach.as_ptr().add(c * S::LANES));
                     let x = s.fma(s.to_f32(acc[r][c]), step, zero);
                     let mut x = s.fma(x, unit[c], s.mul(reach, far));
-                    if self.softcap > 0.0 {
-                        x = capped(s, s.add(x, center), self.softcap);
+                    if CAPPED {
+                        x = capped(s, s.add(x, s.splat(center)), self.softcap);
                     }
                     below &= s.lt_bits(x, needle);
                 }
-                let sure = *self.sure.as_ptr().add(place as usize) >> self.lane & 1 != 0;
-                // Written always, kept where it passes: no branch to mispredict.
-                *rows.add(front) = row;
-                *places.add(front) = place;
-                front += usize::from(sure | (below != all));
+                let sure = *self.sure.as_ptr().add(place) >> self.lane & 1 != 0;
+                pass[r] = sure | (below != all);
             }
+        }
+        let (rows, places) = (self.rows.as_mut_ptr(), self.places.as_mut_ptr());
+        for r in 0..R {
+            // Written always, kept where it passes: no branch to mispredict.
+            // SAFETY: `front` is at most `i + r`.
+            unsafe {
+                *rows.add(front) = *rows.add(i + r);
+                *places.add(front) = *places.add(i + r);
+            }
+            front += usize::from(pass[r]);
         }
         front
     }

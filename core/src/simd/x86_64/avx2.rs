@@ -49,6 +49,10 @@ impl Simd for Avx2 {
         op!(_mm256_set1_epi32(x))
     }
     #[inline(always)]
+    fn add_i(self, a: __m256i, b: __m256i) -> __m256i {
+        op!(_mm256_add_epi32(a, b))
+    }
+    #[inline(always)]
     fn dot16(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
         op!(_mm256_add_epi32(acc, _mm256_madd_epi16(a, b)))
     }

@@ -41,6 +41,10 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         op!(_mm512_set1_epi32(x))
     }
     #[inline(always)]
+    fn add_i(self, a: __m512i, b: __m512i) -> __m512i {
+        op!(_mm512_add_epi32(a, b))
+    }
+    #[inline(always)]
     fn dot16(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
         op!(if VNNI { _mm512_dpwssd_epi32(acc, a, b) } else { _mm512_add_epi32(acc, _mm512_madd_epi16(a, b)) })
     }
