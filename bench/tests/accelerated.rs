@@ -32,8 +32,8 @@ fn hold(name: &str, layers: &[Layer], way: Way, samples: usize, [error, missed, 
 fn plain_rule_on_bundled_heads() {
     let layers = heads::load(&heads::bundled(), usize::MAX).expect("the bundled file is there");
     // Where no row errs by more than is allowed, trying changes nothing.
-    hold("bundled heads", &layers, Way::plain(0.05), 64, [0.0204, 0.005, 0.333]);
-    hold("bundled heads, tried", &layers, tried(0.05), 64, [0.0204, 0.005, 0.333]);
+    hold("bundled heads", &layers, Way::plain(0.05), 64, [0.0175, 0.005, 0.221]);
+    hold("bundled heads, tried", &layers, tried(0.05), 64, [0.0175, 0.005, 0.221]);
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn plain_rule_at_8k() {
         return;
     }
     let layers = heads::load(&path, usize::MAX).expect("a readable capture");
-    hold("8k capture", &layers, Way::plain(0.05), 64, [0.0173, 0.0071, 0.104]);
+    hold("8k capture", &layers, Way::plain(0.05), 64, [0.0173, 0.0071, 0.081]);
 }
 
 /// Layers of an encoder, on which the plain rule errs by more than is allowed.
@@ -56,9 +56,10 @@ fn an_encoder_keeps_the_tolerance() {
         return;
     }
     let layers = heads::load(&path, usize::MAX).expect("a readable capture");
-    assert!(all(&layers, Way::plain(0.05), 32).mean() > 0.05, "nothing to be seen here");
+    let plain = |layer: &Layer| all(std::slice::from_ref(layer), Way::plain(0.05), 32).mean();
+    assert!(layers.iter().any(|layer| plain(layer) > 0.05), "nothing to be seen here");
     for layer in layers {
-        hold(&format!("encoder, layer {}", layer.number), &[layer], tried(0.05), 32, [0.05, 0.0135, 0.214]);
+        hold(&format!("encoder, layer {}", layer.number), &[layer], tried(0.05), 32, [0.05, 0.0135, 0.077]);
     }
 }
 

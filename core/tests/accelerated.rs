@@ -8,6 +8,7 @@ use iceformer_core::attention::{
     AttentionOptions, AttentionStats, Mask, Mode, Problem, Reason, accelerated::Rule, attention, attention_by_rule,
     required, sparsity,
 };
+use iceformer_core::cells::SEGMENT;
 use iceformer_core::math::hash;
 use iceformer_core::mem::{Memory, Tensor, TensorMut};
 use iceformer_core::simd::Isa;
@@ -172,9 +173,48 @@ fn cells_of_equal_keys_are_estimated_exactly() {
     // Every cell holds one key, sixteen times.
     let kinds = noise(16 * 64, 8, 2.0);
     heads.k.chunks_mut(64).enumerate().for_each(|(i, k)| k.copy_from_slice(&kinds[i % 16 * 64..][..64]));
-    let (want, ..) = heads.run(Mask::None, mode(Mode::Exact, 0.0));
-    let (have, _, stats) = heads.run(Mask::None, mode(Mode::Accelerated, 0.05));
+    // Rows that see different keys: cells are cut from runs of them.
+    let mask = Mask::Causal { q_pos0: 2008 };
+    let (want, ..) = heads.run(mask, mode(Mode::Exact, 0.0));
+    let (have, _, stats) = heads.run(mask, mode(Mode::Accelerated, 0.05));
     assert!(distance(&have, &want) < 1e-5 && stats.pairs < stats.pairs_dense);
+}
+
+/// Keys that all rows see come together however they are mixed, padding or not; the last few make no segment.
+#[test]
+fn mixed_keys_come_together_where_all_rows_see_them() {
+    let (kinds, each, more) = (8, SEGMENT, 77);
+    let keys = kinds * each + more;
+    let mut heads = Heads::new(2, 1, 2, 40, keys + 300, [64, 64], 0.5);
+    let mut padding: Vec<u8> = (0..2 * heads.keys).map(|i| u8::from(i % 27 != 5)).collect();
+    for batch in padding.chunks_mut(keys + 300) {
+        // As many as make whole segments of every kind, and some.
+        let mut seen = 0;
+        batch.iter_mut().for_each(|keep| {
+            *keep &= u8::from(seen < keys);
+            seen += usize::from(*keep);
+        });
+        assert_eq!(seen, keys);
+    }
+    let of = noise(kinds * 64, 8, 2.0);
+    for (k, keep) in heads.k.chunks_mut(64 * (keys + 300)).zip(padding.chunks(keys + 300)) {
+        let mut at = 0;
+        for (k, &keep) in k.chunks_mut(64).zip(keep) {
+            k.copy_from_slice(&of[at * 5 % kinds * 64..][..64]);
+            at += usize::from(keep);
+        }
+    }
+    let mask = Mask::Keys(&padding);
+    let (want, ..) = heads.run(mask, mode(Mode::Exact, 0.0));
+    for way in [Mode::Accelerated, Mode::Auto] {
+        let (have, _, stats) = heads.run(mask, mode(way, 0.05));
+        assert!(distance(&have, &want) < 1e-5, "{}", distance(&have, &want));
+        if way == Mode::Accelerated {
+            // Rows that see different keys find a mixture.
+            let runs = heads.run(Mask::Causal { q_pos0: (keys + 260) as u64 }, mode(way, 0.05)).2;
+            assert!(stats.pairs * 8 < stats.pairs_dense && stats.pairs * 2 < runs.pairs, "{stats:?}, {runs:?}");
+        }
+    }
 }
 
 /// No rows, rows that see nothing, and one row: AUTO's first look and the trial have nothing to go by.

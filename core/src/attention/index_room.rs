@@ -19,10 +19,6 @@ use crate::simd::block::{BLOCK, Gather};
 /// Rows of a call that work memory is for: any number of them.
 const MANY: usize = usize::MAX;
 
-/// Heavy keys lie in so many times the cells that they lie in where cells are cut from runs of keys: 0.4 on the heads of an
-/// encoder, 1 on those of a decoder, for which cells pay anyway.
-const SHARED: f64 = 0.4;
-
 /// Kernels' work memory.
 #[allow(clippy::large_enum_variant)]
 enum Work {
@@ -203,7 +199,7 @@ impl AttentionRoom {
             Some((rule, watch)) => (*rule, watch),
             None => (Rule::new(o.tolerance, auto), None),
         };
-        let shared = if uniform { SHARED } else { 1.0 };
+        let shared = if uniform { accelerated::ALIKE } else { 1.0 };
         if auto && accelerated::hopeless(isa, &rule, &head, &Tensor::of(head.q), 1, shared, work) {
             let diffuse = AttentionStats::new(Mode::Exact, Reason::Diffuse);
             return Ok(dense(isa, &head, work.dense(), out, lse, diffuse));

@@ -117,8 +117,15 @@ impl Bench {
         isa.scale(1.0 / n as f32, mean);
     }
 
-    /// Cuts keys `begin..begin + n` of the order at their median along the difference of two means.
-    fn halve(&mut self, isa: Isa, begin: usize, n: usize) {
+    /// The direction in which the keys `ids` are widest, roughly.
+    pub(super) fn aim_at(&mut self, isa: Isa, keys: &Rows<'_>, ids: &[u32; SEGMENT]) -> &[f32] {
+        self.reload(isa, keys, ids);
+        self.aim(isa, 0, SEGMENT);
+        &self.direction[..self.dim_k]
+    }
+
+    /// Points the direction from one of two means of keys `begin..begin + n` of the order to the other.
+    fn aim(&mut self, isa: Isa, begin: usize, n: usize) {
         let d = self.dim_k;
         self.mean_of(isa, begin, n, d);
         let at = &mut self.order[begin..][..n];
@@ -156,6 +163,14 @@ impl Bench {
             isa.axpy(-1.0, &self.mean[..d], sum);
             direction.copy_from_slice(sum);
         }
+    }
+
+    /// Cuts keys `begin..begin + n` of the order at their median along the difference of two means.
+    fn halve(&mut self, isa: Isa, begin: usize, n: usize) {
+        let d = self.dim_k;
+        self.aim(isa, begin, n);
+        let Bench { order, height, direction, .. } = self;
+        let (at, height, direction) = (&mut order[begin..][..n], &mut height[..n], &direction[..d]);
         isa.dots_at(&self.rows, d, at, direction, height);
         // Keys by height; of equals, by place, so that the cells are well defined. A 64-bit number holds both.
         let mut pairs = [0u64; SEGMENT];

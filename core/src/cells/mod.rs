@@ -5,6 +5,7 @@
 //! value, and how far keys lie from their mean; the keys themselves stay where they are. A complete segment never
 //! changes, and its cells depend on nothing but its keys and values.
 
+mod alike;
 mod beyond;
 mod build;
 mod coords;
@@ -14,6 +15,7 @@ use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
 use crate::simd::Isa;
 pub(crate) use crate::simd::block::{BLOCK, Beyond, Matrix};
 use crate::simd::block::{Stored, Values};
+pub(crate) use alike::Alike;
 use beyond::Bounds;
 use build::Bench;
 pub(crate) use coords::Coords;
@@ -279,10 +281,16 @@ impl Cells {
     /// # Panics
     /// If the shapes do not fit or there is no room.
     pub fn push(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, ids: &[u32]) {
+        self.push_within(isa, keys, values, ids, [ids[0], ids[SEGMENT - 1]]);
+    }
+
+    /// The same for rows that are to be used where all from the first to the last of `range` are seen: it takes part in no
+    /// other use of them.
+    fn push_within(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, ids: &[u32], range: [u32; 2]) {
         assert!(ids.len() == SEGMENT && self.built < self.capacity);
         assert!(keys.cols() == self.dim_k && values.cols() == self.dim_v);
         let at = self.built;
-        self.range[at] = [ids[0], ids[SEGMENT - 1]];
+        self.range[at] = range;
         self.bench.split(isa, keys, ids, &mut self.ids[at * SEGMENT..][..SEGMENT]);
         self.bench.describe_keys(isa, at, &mut self.leaves, &mut self.nodes);
         self.built += 1;
@@ -334,7 +342,7 @@ impl Cells {
         self.show_all();
     }
 
-    /// First and last row of a segment.
+    /// First and last row of a segment; of keys that were brought into another order, of all of them.
     pub(crate) fn range(&self, segment: usize) -> [usize; 2] {
         self.range[segment].map(|x| x as usize)
     }

@@ -22,7 +22,7 @@ pub(crate) const fn part<S: Simd>() -> usize {
 }
 
 /// Keys that the queries of one vector see, `begin..end` in the block.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Span {
     pub(crate) begin: usize,
     pub(crate) end: usize,

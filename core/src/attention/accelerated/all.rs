@@ -21,6 +21,9 @@ const FAR_OFF: f64 = 2.0;
 /// A block is attended exactly when one row in so many exceeds its tolerance.
 const MOST_ALONE: usize = 4;
 
+/// How much more all rows may err than a sample of one, as a share; of n rows, over their root.
+const SAMPLE_OFF: f64 = 0.6;
+
 /// Rules that are tried, each tighter than the one before.
 const LADDER: usize = 7;
 
@@ -139,7 +142,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             if cost * f64::from(self.rule.caution) > pairs {
                 return None;
             }
-            if error <= f64::from(self.rule.error) {
+            if error * (1.0 + SAMPLE_OFF / libm::sqrt(b.sampled() as f64)) <= f64::from(self.rule.error) {
                 return Some(times);
             }
             b.clear(work);

@@ -7,8 +7,9 @@ use super::super::exact::Head;
 use super::super::problem::{AttentionStats, Checked, Problem};
 use super::super::{Mode, Reason};
 use super::all::{Accelerated, most_pieces};
+use super::hope::ALIKE;
 use super::{Proving, Rule, Work};
-use crate::cells::{Cells, SEGMENT};
+use crate::cells::{Alike, Cells, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Objects, Plan, Rows};
 use crate::simd::Isa;
@@ -25,6 +26,14 @@ fn parts(c: &Checked<'_>) -> [usize; 2] {
     let pieces = most_pieces(shape, c.heads_kv, c.dim_v, c.rows_kv);
     [c.batch * c.heads_kv, pieces].map(|n| c.options.num_threads.min(n).max(1))
 }
+
+/// Whether keys may come in any order: all rows of a batch see the same.
+fn in_any_order(c: &Checked<'_>) -> bool {
+    c.masking.bias(0, 0).is_none() && (0..c.batch).all(|b| c.masking.is_uniform(b, c.rows_q))
+}
+
+/// Heads that a part builds, and its room for their order, where it may choose one.
+type Building<'a> = (usize, &'a mut [Cells], Option<Alike>);
 
 /// Adds everything that [`call`] takes to a plan.
 pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
@@ -45,7 +54,12 @@ pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
     let [build_parts, parts] = parts(c);
     Objects::<Work>::plan(plan, parts);
     plan.add_plan(&work, parts);
-    Objects::<(usize, &mut [Cells])>::plan(plan, build_parts);
+    Objects::<Building<'_>>::plan(plan, build_parts);
+    if in_any_order(c) {
+        let mut order = Plan::new();
+        Alike::plan(&mut order, c.rows_kv);
+        plan.add_plan(&order, build_parts);
+    }
     Buf::<bool>::plan(plan, heads);
 }
 
@@ -77,11 +91,14 @@ pub(crate) fn call(
     // Each part takes a run of heads.
     let step = heads.div_ceil(build_parts);
     let mut runs = Objects::with_capacity(memory, build_parts)?;
+    let reorder = in_any_order(c);
     for (i, run) in cells.chunks_mut(step).enumerate() {
-        runs.push((i * step, run))?;
+        let order = if reorder { Some(Alike::new_in(memory, c.rows_kv)?) } else { None };
+        runs.push((i * step, run, order))?;
     }
     // Whether it pays to build cells is asked before; who asks for cells by name gets them.
     let mut hopeless = Buf::filled(memory, heads, false)?;
+    let shared = if reorder { ALIKE } else { 1.0 };
     if auto {
         let work = &mut works[0];
         for (i, hopeless) in hopeless.iter_mut().enumerate() {
@@ -99,10 +116,10 @@ pub(crate) fn call(
                 softcap: c.options.softcap,
                 shared_qk: false,
             };
-            *hopeless = super::hope::hopeless(isa, &rule, &head, &problem.q, c.heads_q / c.heads_kv, 1.0, work);
+            *hopeless = super::hope::hopeless(isa, &rule, &head, &problem.q, c.heads_q / c.heads_kv, shared, work);
         }
     }
-    let build = |_, (first, run): &mut (usize, &mut [Cells])| {
+    let build = |_, (first, run, order): &mut Building<'_>| {
         let start = clock::now();
         for (i, cells) in run.iter_mut().enumerate() {
             if hopeless[*first + i] {
@@ -110,7 +127,10 @@ pub(crate) fn call(
             }
             let (batch, head) = ((*first + i) / c.heads_kv, (*first + i) % c.heads_kv);
             let (k, v) = kv(batch, head);
-            fill(isa, cells, &k, &v, c.masking.keep(batch));
+            match order {
+                Some(order) => order.fill(isa, cells, &k, &v, c.masking.keep(batch)),
+                None => fill(isa, cells, &k, &v, c.masking.keep(batch)),
+            }
         }
         let mut stats = AttentionStats::new(c.mode, c.reason);
         stats.build_seconds = clock::since(start);

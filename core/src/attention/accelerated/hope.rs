@@ -24,6 +24,10 @@ const SLACK: f64 = 2.0;
 /// Keys below so many times the needle's weight are light: nobody looks at them one by one.
 const LIGHT: f32 = 0.6;
 
+/// Heavy keys lie in so many times the cells that they lie in where cells are cut from runs of keys, where those come in an
+/// order in which neighbours are alike: 0.4 on the heads of an encoder, 1 on those of a decoder, for which cells pay anyway.
+pub(crate) const ALIKE: f64 = 0.4;
+
 /// Cells cost so much more than a few rows let expect.
 const RISK: f64 = 1.3;
 

@@ -37,6 +37,6 @@ pub(super) use all::Accelerated;
 pub(super) use block::Work;
 pub use call::Watch;
 pub(super) use call::{MOST_KEYS, call, fill, plan_call};
-pub(super) use hope::hopeless;
+pub(super) use hope::{ALIKE, hopeless};
 pub(super) use proof::Proving;
 pub use rule::Rule;

@@ -21,6 +21,11 @@ impl RowBlock<'_> {
         }
     }
 
+    /// Rows of a trial.
+    pub(super) fn sampled(&self) -> usize {
+        self.queries().div_ceil(SAMPLED)
+    }
+
     /// Their sums as they were.
     pub(super) fn forget_sample(&self, work: &mut Work) {
         let stride = work.sizes.stride;
@@ -43,7 +48,11 @@ impl RowBlock<'_> {
         work.ranges.clear();
         for segment in (0..self.cells.segments()).filter(|&segment| work.usable[segment] != 0) {
             let [low, high] = self.cells.range(segment);
-            crate::error::reserved(work.ranges.push(Span { begin: low, end: high + 1 }));
+            let span = Span { begin: low, end: high + 1 };
+            // Segments of keys in another order share theirs.
+            if work.ranges.last() != Some(&span) {
+                crate::error::reserved(work.ranges.push(span));
+            }
         }
         let (rows, shape) = (work.sample.len(), [1, 1, work.sample.len(), self.head.v.rows()]);
         let mask = self.head.masking.keep(self.head.batch).map_or(Mask::None, Mask::Keys);
