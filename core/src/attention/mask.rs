@@ -116,6 +116,11 @@ impl<'a> Masking<'a> {
         Masking { ids: Some(ids), ..self }
     }
 
+    /// Whether rows see all keys but padding, as every mask of this kind lets them.
+    pub(super) fn shows_all(&self) -> bool {
+        self.window == 0 && matches!(self.mask, Mask::None | Mask::Keys(_))
+    }
+
     /// Whether the first `rows` rows see the same keys by position.
     pub(super) fn is_uniform(&self, batch: usize, rows: usize) -> bool {
         let first = self.visible(batch, 0);

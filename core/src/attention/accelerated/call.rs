@@ -27,11 +27,6 @@ fn parts(c: &Checked<'_>) -> [usize; 2] {
     [c.batch * c.heads_kv, pieces].map(|n| c.options.num_threads.min(n).max(1))
 }
 
-/// Whether keys may come in any order: all rows of a batch see the same.
-fn in_any_order(c: &Checked<'_>) -> bool {
-    c.masking.bias(0, 0).is_none() && (0..c.batch).all(|b| c.masking.is_uniform(b, c.rows_q))
-}
-
 /// Heads that a part builds, and its room for their order, where it may choose one.
 type Building<'a> = (usize, &'a mut [Cells], Option<Alike>);
 
@@ -55,7 +50,7 @@ pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
     Objects::<Work>::plan(plan, parts);
     plan.add_plan(&work, parts);
     Objects::<Building<'_>>::plan(plan, build_parts);
-    if in_any_order(c) {
+    if c.masking.shows_all() {
         let mut order = Plan::new();
         Alike::plan(&mut order, c.rows_kv);
         plan.add_plan(&order, build_parts);
@@ -91,7 +86,8 @@ pub(crate) fn call(
     // Each part takes a run of heads.
     let step = heads.div_ceil(build_parts);
     let mut runs = Objects::with_capacity(memory, build_parts)?;
-    let reorder = in_any_order(c);
+    // Keys that all rows see may come in any order.
+    let reorder = c.masking.shows_all();
     for (i, run) in cells.chunks_mut(step).enumerate() {
         let order = if reorder { Some(Alike::new_in(memory, c.rows_kv)?) } else { None };
         runs.push((i * step, run, order))?;
