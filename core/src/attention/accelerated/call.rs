@@ -4,6 +4,7 @@ use super::super::call::in_parts;
 use super::super::certificate::longest;
 use super::super::clock;
 use super::super::exact::Head;
+use super::super::few::FEW;
 use super::super::problem::{AttentionStats, Checked, Problem};
 use super::super::{Mode, Reason};
 use super::all::{Accelerated, most_pieces};
@@ -25,6 +26,11 @@ fn parts(c: &Checked<'_>) -> [usize; 2] {
     let shape = [c.batch, c.heads_q, c.rows_q, c.dim_k];
     let pieces = most_pieces(shape, c.heads_kv, c.dim_v, c.rows_kv);
     [c.batch * c.heads_kv, pieces].map(|n| c.options.num_threads.min(n).max(1))
+}
+
+/// Whether keys come in an order of their own: all rows see the same, and are more than a few, which would not repay it.
+fn reorders(c: &Checked<'_>) -> bool {
+    c.masking.shows_all() && c.rows_q > FEW
 }
 
 /// Heads that a part builds, and its room for their order, where it may choose one.
@@ -50,7 +56,7 @@ pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
     Objects::<Work>::plan(plan, parts);
     plan.add_plan(&work, parts);
     Objects::<Building<'_>>::plan(plan, build_parts);
-    if c.masking.shows_all() {
+    if reorders(c) {
         let mut order = Plan::new();
         Alike::plan(&mut order, c.rows_kv);
         plan.add_plan(&order, build_parts);
@@ -86,8 +92,7 @@ pub(crate) fn call(
     // Each part takes a run of heads.
     let step = heads.div_ceil(build_parts);
     let mut runs = Objects::with_capacity(memory, build_parts)?;
-    // Keys that all rows see may come in any order.
-    let reorder = c.masking.shows_all();
+    let reorder = reorders(c);
     for (i, run) in cells.chunks_mut(step).enumerate() {
         let order = if reorder { Some(Alike::new_in(memory, c.rows_kv)?) } else { None };
         runs.push((i * step, run, order))?;
