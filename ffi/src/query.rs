@@ -233,8 +233,7 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
             _ => QueryState::roomy(index, a.dim_v, m),
         };
         with_scratch(index, a.scratch, make, |s| {
-            let QueryState { scratch, room, stats } = s;
-            let room = room.as_mut();
+            let (scratch, room, stats) = s.parts();
             let done = index_attention(&index.inner, scratch, room, queries, values, mask, &options, &mut out, lse)?;
             *stats = Some(done);
             Ok(())

@@ -13,8 +13,10 @@ use iceformer_core::{Error, Result, Status};
 /// What is behind a scratch.
 pub struct QueryState {
     pub(crate) scratch: Scratch,
-    /// For values of one size, where it was made for attention.
-    pub(crate) room: Option<AttentionRoom>,
+    /// For values of one size, where it was made for attention. Builds without accelerated attention have no such room,
+    /// nor code that would drop it: they attend row by row.
+    #[cfg(feature = "accelerated")]
+    room: Option<AttentionRoom>,
     /// Of the last attention with this scratch.
     pub(crate) stats: Option<AttentionStats>,
 }
@@ -23,13 +25,30 @@ impl QueryState {
     /// For queries, and attention to what they find. Apart from the other, so that programs that only search hold no code
     /// of attention.
     pub(crate) fn plain(index: &Object<ice_index>, memory: &Memory) -> Result<QueryState> {
-        Ok(QueryState { scratch: Scratch::new_in(&index.inner, memory)?, room: None, stats: None })
+        Ok(QueryState {
+            scratch: Scratch::new_in(&index.inner, memory)?,
+            #[cfg(feature = "accelerated")]
+            room: None,
+            stats: None,
+        })
     }
 
     /// For attention of many rows to values of `dim_v` elements too.
     pub(crate) fn roomy(index: &Object<ice_index>, dim_v: usize, memory: &Memory) -> Result<QueryState> {
         let plain = QueryState::plain(index, memory)?;
-        Ok(QueryState { room: Some(AttentionRoom::new_in(&index.inner, dim_v, memory)?), ..plain })
+        #[cfg(feature = "accelerated")]
+        let plain = QueryState { room: Some(AttentionRoom::new_in(&index.inner, dim_v, memory)?), ..plain };
+        let _ = dim_v;
+        Ok(plain)
+    }
+
+    /// Scratch and room for a call.
+    pub(crate) fn parts(&mut self) -> (&mut Scratch, Option<&mut AttentionRoom>, &mut Option<AttentionStats>) {
+        #[cfg(feature = "accelerated")]
+        let room = self.room.as_mut();
+        #[cfg(not(feature = "accelerated"))]
+        let room = None;
+        (&mut self.scratch, room, &mut self.stats)
     }
 }
 
@@ -44,7 +63,9 @@ fn roomy_layout(index: &Object<ice_index>, dim_v: u32) -> Result<Layout> {
     let dim_v = of_values(dim_v)?;
     object::plan::<ice_scratch>(|plan| {
         Scratch::plan(&index.inner, plan);
-        AttentionRoom::plan(&index.inner, dim_v, plan);
+        if cfg!(feature = "accelerated") {
+            AttentionRoom::plan(&index.inner, dim_v, plan);
+        }
         Ok(())
     })
 }

@@ -1,6 +1,7 @@
 //! Which keys a row sees: one mask, a window and sinks, reduced to ranges and biases.
 
 use crate::error::{Error, Result, Status};
+use crate::features::ACCELERATED;
 use crate::mem::{Dtype, Tensor};
 
 /// Mask of an attention call; see the fields' shapes. "Position" of query row i is `q_pos0 + i` for [`Mask::Causal`] and i
@@ -130,7 +131,7 @@ impl<'a> Masking<'a> {
     /// Keys row `row` of batch `batch` may see by position.
     pub fn visible(&self, batch: usize, row: usize) -> Visible {
         let seen = self.visible_ids(batch, row);
-        let Some(ids) = self.ids else { return seen };
+        let Some(ids) = self.ids.filter(|_| ACCELERATED) else { return seen };
         let place = |id: usize| ids.partition_point(|&x| x < id as u64);
         Visible { sinks: place(seen.sinks), begin: place(seen.begin), end: place(seen.end) }
     }

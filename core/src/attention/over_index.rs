@@ -6,6 +6,7 @@ use super::retrieve::{Retrieval, query_options};
 use super::{AttentionOptions, AttentionStats, Mask, Masking, Mode, Reason, clock};
 use crate::dci::{Engine, Index, Metric, Scratch};
 use crate::error::{Error, Result, Status};
+use crate::features::ACCELERATED;
 use crate::mem::{Rows, RowsMut};
 
 /// Each query row attends to the keys of `index` (paper, Algorithm 1, one head): `queries [n, dim]`, `values [*, dim_v]`
@@ -125,7 +126,8 @@ fn attend(
             return Err(Error::new(Status::NotFinite, "values", "sums of the values overflow").number(largest));
         }
     }
-    if let Some(room) = room.filter(|_| o.mode != Mode::TopK) {
+    // Without accelerated attention nothing makes a room.
+    if let Some(room) = room.filter(|_| ACCELERATED && o.mode != Mode::TopK) {
         let over = OverIndex { index, queries, values, masking, options: o, mode: options.mode };
         if room.can(&over) {
             return room.attend(&over, out, lse, by);
