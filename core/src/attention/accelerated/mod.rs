@@ -7,7 +7,7 @@
 //! 2. means of nodes against all rows: an estimate of each row's softmax sum, which fixes what "much" means for it;
 //! 3. from the top: a child is *opened* for a row when its farthest key may be a needle, or when the estimate of its
 //!    weight may be wrong by much; a child that is not opened counts as one token with its mean key, its mean value and
-//!    the mass `count * exp(s mu.q) * cosh(sigma)`; what may hold a needle is looked at once more along a few coordinates of
+//!    the mass `count * exp(s mu.q) * cosh(sigma)`; what may hold a needle is looked at once more by coarse coordinates of
 //!    its keys before it is opened;
 //! 4. of an opened cell every key is scored exactly, so that the mass is right; its values are read one by one only where
 //!    a key weighs enough, else the mean value stands for them.
