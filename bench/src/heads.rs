@@ -92,6 +92,34 @@ pub fn load(path: &Path, most: usize) -> Result<Vec<Layer>, Box<dyn Error>> {
     if layers.is_empty() { Err("no tensor layer{l}.q".into()) } else { Ok(layers) }
 }
 
+/// Captures of one model as one text: rows one after the other, head by head.
+///
+/// # Errors
+/// If layers, heads or elements differ.
+pub fn chain(parts: Vec<Vec<Layer>>) -> Result<Vec<Layer>, Box<dyn Error>> {
+    let mut parts = parts.into_iter();
+    let mut all = parts.next().ok_or("nothing to chain")?;
+    for part in parts {
+        if part.len() != all.len() {
+            return Err("captures of different layers".into());
+        }
+        for (to, from) in all.iter_mut().zip(part) {
+            let shape = |l: &Layer| (l.number, l.causal, l.heads_q, l.heads_kv, l.dim);
+            if shape(to) != shape(&from) {
+                return Err(format!("layer {} differs between captures", to.number).into());
+            }
+            let append = |a: &[f32], b: &[f32]| -> Vec<f32> {
+                let heads = a.chunks(to.rows * to.dim).zip(b.chunks(from.rows * to.dim));
+                heads.flat_map(|(a, b)| a.iter().chain(b).copied()).collect()
+            };
+            let [q, k, v] = [(&to.q, &from.q), (&to.k, &from.k), (&to.v, &from.v)].map(|(a, b)| append(a, b));
+            (to.q, to.k, to.v) = (q, k, v);
+            to.rows += from.rows;
+        }
+    }
+    Ok(all)
+}
+
 fn floats(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f32>, Box<dyn Error>> {
     let halves = || bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
     Ok(match dtype {
@@ -100,4 +128,32 @@ fn floats(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f32>, Box<dyn Error>> {
         Dtype::BF16 => halves().map(|b| bf16::from_bits(b).to_f32()).collect(),
         other => return Err(format!("element type {other:?} is not supported").into()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Layer, chain};
+
+    fn layer(rows: usize, first: f32) -> Layer {
+        let row = |heads: usize| (0..heads * rows * 2).map(|i| first + i as f32).collect();
+        Layer { number: 3, causal: true, heads_q: 2, heads_kv: 1, rows, dim: 2, q: row(2), k: row(1), v: row(1) }
+    }
+
+    #[test]
+    fn chained_rows_follow_head_by_head() {
+        let all = chain(vec![vec![layer(2, 0.0)], vec![layer(1, 50.0)]]).unwrap();
+        assert_eq!(all[0].rows, 3);
+        assert_eq!(all[0].queries(0), [0.0, 1.0, 2.0, 3.0, 50.0, 51.0]);
+        assert_eq!(all[0].queries(1), [4.0, 5.0, 6.0, 7.0, 52.0, 53.0]);
+        assert_eq!(all[0].keys(1), [0.0, 1.0, 2.0, 3.0, 50.0, 51.0]);
+        assert_eq!(all[0].values(0), all[0].keys(0));
+    }
+
+    #[test]
+    fn captures_of_other_heads_are_refused() {
+        assert!(chain(vec![]).is_err());
+        assert!(chain(vec![vec![layer(2, 0.0)], vec![]]).is_err());
+        let other = Layer { heads_kv: 2, ..layer(1, 0.0) };
+        assert!(chain(vec![vec![layer(2, 0.0)], vec![other]]).is_err());
+    }
 }

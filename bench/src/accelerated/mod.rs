@@ -1,5 +1,6 @@
 //! Accelerated attention beside exact: time, output error, heavy keys missed.
 
+pub mod inputs;
 pub mod over;
 pub mod plot;
 pub mod report;

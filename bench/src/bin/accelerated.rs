@@ -1,9 +1,9 @@
 //! Accelerated attention beside exact attention on captured heads.
 
 use clap::Parser;
+use iceformer_bench::accelerated::inputs::Inputs;
 use iceformer_bench::accelerated::report::{self, Case};
 use iceformer_bench::accelerated::{Outcome, Settings, Way, plot, study};
-use iceformer_bench::heads::{self, Layer};
 use iceformer_core::attention::accelerated::Rule;
 use std::error::Error;
 use std::path::PathBuf;
@@ -13,23 +13,8 @@ use std::path::PathBuf;
 /// cells, not scored exactly). Pin it to one core: everything runs on one thread.
 #[derive(Parser)]
 struct Cli {
-    /// Captured heads, safetensors [default: the heads bundled with the C examples]
-    files: Vec<PathBuf>,
-    /// Gaussian noise of these lengths instead of files
-    #[arg(long, value_name = "ROWS,..", value_delimiter = ',', conflicts_with = "files")]
-    noise: Vec<usize>,
-    /// First rows of each file
-    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
-    rows: usize,
-    /// Rows whose error is measured, of each layer
-    #[arg(long, default_value_t = 64)]
-    samples: usize,
-    /// Rounds of turns; medians count
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-    /// Tolerances
-    #[arg(long, value_name = "X,..", value_delimiter = ',', default_value = "0.05")]
-    tolerance: Vec<f32>,
+    #[command(flatten)]
+    inputs: Inputs,
     /// Let the library choose between cells and exact attention
     #[arg(long, conflicts_with = "set")]
     auto: bool,
@@ -86,7 +71,7 @@ impl Cli {
     /// Ways with what differs in them from the plain rule.
     fn ways(&self) -> Result<Vec<(f32, String, Way)>, String> {
         let mut ways = Vec::new();
-        for &tolerance in &self.tolerance {
+        for &tolerance in &self.inputs.tolerance {
             if self.auto {
                 ways.push((tolerance, String::new(), Way::Auto(tolerance)));
                 continue;
@@ -115,16 +100,7 @@ impl Cli {
     /// The options as given, files by name alone and without where results go.
     fn command(&self) -> String {
         let mut words = vec!["cargo run --release -p iceformer-bench --bin accelerated --".to_string()];
-        words.extend(self.files.iter().map(|f| name(f)));
-        let list = |x: Vec<String>| x.join(",");
-        if !self.noise.is_empty() {
-            words.push(format!("--noise {}", list(self.noise.iter().map(usize::to_string).collect())));
-        }
-        if self.rows != usize::MAX {
-            words.push(format!("--rows {}", self.rows));
-        }
-        words.push(format!("--tolerance {}", list(self.tolerance.iter().map(f32::to_string).collect())));
-        words.push(format!("--samples {} --rounds {}", self.samples, self.rounds));
+        words.extend(self.inputs.words());
         words.extend(self.set.iter().map(|(name, value)| format!("--set {name}={value}")));
         for (is_set, word) in [(self.auto, "--auto"), (self.apart, "--apart"), (self.calibrate, "--calibrate")] {
             if is_set {
@@ -135,21 +111,17 @@ impl Cli {
     }
 }
 
-fn name(path: &std::path::Path) -> String {
-    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
-}
-
 fn main() -> Result<(), Box<dyn Error>> {
     let cli = Cli::parse();
-    let settings = Settings { samples: cli.samples, rounds: cli.rounds, calibrate: cli.calibrate };
+    let settings = Settings { samples: cli.inputs.samples, rounds: cli.inputs.rounds, calibrate: cli.calibrate };
     let ways = cli.ways()?;
     println!("{}", report::method(&settings));
     let mut cases = Vec::new();
-    let mut measure = |data: &str, layers: &[Layer]| {
+    cli.inputs.each(|data, layers| {
         let rows = layers[0].rows;
         let plain: Vec<Way> = ways.iter().map(|w| w.2).collect();
         let mut of: Vec<Vec<(usize, Outcome)>> = vec![Vec::new(); ways.len()];
-        for layer in layers {
+        for layer in &layers {
             for (of, outcome) in of.iter_mut().zip(study(layer, &plain, &settings)) {
                 of.push((layer.number, outcome));
             }
@@ -160,17 +132,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             case.print();
             cases.push(case);
         }
-    };
-    if cli.noise.is_empty() {
-        let bundled = [heads::bundled()];
-        for file in if cli.files.is_empty() { &bundled[..] } else { &cli.files } {
-            let data = name(file);
-            measure(data.trim_end_matches(".safetensors"), &heads::load(file, cli.rows)?);
-        }
-    }
-    for &rows in &cli.noise {
-        measure("noise", &heads::noise(rows));
-    }
+        Ok(())
+    })?;
     if let Some(path) = &cli.markdown {
         report::place(path, &cli.mark, &report::markdown(&cases, &settings, &cli.command()))?;
     }

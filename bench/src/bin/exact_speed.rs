@@ -1,31 +1,50 @@
 //! Speed of exact attention beside the limits of the machine, measured in the same run.
-//!
-//! `exact_speed [rows | isa | prefill | decode | threads]...`: rows of the prompts (default 2048 8192), instruction sets
-//! (default all), tables (default all). Times are the best of interleaved rounds: others take turns on a busy machine.
 
+use clap::{Parser, ValueEnum};
 use iceformer_bench::speed::{decode, prefill, threads};
 use iceformer_core::simd::Isa;
 
-fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let mut sizes: Vec<usize> = args.iter().filter_map(|a| a.parse().ok()).collect();
-    if sizes.is_empty() {
-        sizes = vec![2048, 8192];
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Table {
+    Prefill,
+    Decode,
+    Threads,
+}
+
+/// Times of exact attention, the best of interleaved rounds: others take turns on a busy machine. Pin it to one core, unless
+/// threads are asked for.
+#[derive(Parser)]
+struct Cli {
+    /// Rows of the prompts
+    #[arg(default_values_t = [2048, 8192])]
+    rows: Vec<usize>,
+    /// Tables [default: all]
+    #[arg(long, value_enum, value_name = "NAME,..", value_delimiter = ',')]
+    table: Vec<Table>,
+    /// Instruction sets, by name [default: all that this machine has]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    isa: Vec<String>,
+}
+
+fn main() -> Result<(), String> {
+    let cli = Cli::parse();
+    let here: Vec<Isa> = Isa::ALL.into_iter().filter(|i| i.available() && *i != Isa::Scalar).collect();
+    if let Some(other) = cli.isa.iter().find(|name| here.iter().all(|i| i.name() != name.as_str())) {
+        let names: Vec<_> = here.iter().map(|i| i.name()).collect();
+        return Err(format!("no instruction set {other} here; there are: {}", names.join(", ")));
     }
-    let mut isas: Vec<Isa> = Isa::ALL.into_iter().filter(|i| i.available() && *i != Isa::Scalar).collect();
-    if isas.iter().any(|i| args.iter().any(|a| a == i.name())) {
-        isas.retain(|i| args.iter().any(|a| a == i.name()));
-    }
-    let tables = ["prefill", "decode", "threads"];
-    let named = |t: &str| args.iter().any(|a| a == t) || !args.iter().any(|a| tables.contains(&a.as_str()));
-    if named("prefill") {
-        prefill::table(&isas, &sizes);
+    let isas: Vec<Isa> =
+        here.into_iter().filter(|i| cli.isa.is_empty() || cli.isa.iter().any(|name| name == i.name())).collect();
+    let wanted = |table| cli.table.is_empty() || cli.table.contains(&table);
+    if wanted(Table::Prefill) {
+        prefill::table(&isas, &cli.rows);
     }
     let isa = isas.last().copied().unwrap_or(Isa::Scalar);
-    if named("decode") {
+    if wanted(Table::Decode) {
         decode::table(isa, &[4096, 16384, 65536, 262_144]);
     }
-    if named("threads") {
+    if wanted(Table::Threads) {
         threads::table(isa, 8192, 15);
     }
+    Ok(())
 }

@@ -1,34 +1,19 @@
 //! Attention over an index beside attention over raw tensors, on captured heads.
 
 use clap::Parser;
+use iceformer_bench::accelerated::inputs::Inputs;
 use iceformer_bench::accelerated::over::{Outcome, Over, study};
 use iceformer_bench::accelerated::{Way, mean, p99, report};
-use iceformer_bench::heads::{self, Layer};
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Times accelerated attention over an index beside exact attention over it and beside the call over raw tensors, in turns;
 /// every row sees every key. Errors are relative L2 of a row, all heads of a layer side by side, against f64; heavy keys
 /// have a true weight of 1 % and more. Pin it to one core: everything runs on one thread.
 #[derive(Parser)]
 struct Cli {
-    /// Captured heads, safetensors [default: the heads bundled with the C examples]
-    files: Vec<PathBuf>,
-    /// Gaussian noise of these lengths instead of files
-    #[arg(long, value_name = "ROWS,..", value_delimiter = ',', conflicts_with = "files")]
-    noise: Vec<usize>,
-    /// First rows of each file
-    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
-    rows: usize,
-    /// Rows whose error is measured, of each layer
-    #[arg(long, default_value_t = 64)]
-    samples: usize,
-    /// Rounds of turns; medians count
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-    /// Tolerances
-    #[arg(long, value_name = "X,..", value_delimiter = ',', default_value = "0.05")]
-    tolerance: Vec<f32>,
+    #[command(flatten)]
+    inputs: Inputs,
     /// Let the library choose between cells and exact attention
     #[arg(long)]
     auto: bool,
@@ -40,14 +25,10 @@ struct Cli {
     mark: String,
 }
 
-fn name(path: &Path) -> String {
-    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
-}
-
 impl Cli {
     fn ways(&self) -> Vec<(String, Over)> {
         let mut ways = vec![("call, exact".into(), Over::CallExact), ("index, exact".into(), Over::IndexExact)];
-        for &t in &self.tolerance {
+        for &t in &self.inputs.tolerance {
             let (way, word) = if self.auto { (Way::Auto(t), "auto") } else { (Way::plain(t), "accelerated") };
             ways.push((format!("call, {word} {t}"), Over::Call(way)));
             ways.push((format!("index, {word} {t}"), Over::Index(way)));
@@ -57,16 +38,7 @@ impl Cli {
 
     fn command(&self) -> String {
         let mut words = vec!["cargo run --release -p iceformer-bench --bin over_index --".to_string()];
-        words.extend(self.files.iter().map(|f| name(f)));
-        if !self.noise.is_empty() {
-            let lengths: Vec<String> = self.noise.iter().map(usize::to_string).collect();
-            words.push(format!("--noise {}", lengths.join(",")));
-        }
-        if self.rows != usize::MAX {
-            words.push(format!("--rows {}", self.rows));
-        }
-        let tolerances: Vec<String> = self.tolerance.iter().map(f32::to_string).collect();
-        words.push(format!("--tolerance {} --samples {} --rounds {}", tolerances.join(","), self.samples, self.rounds));
+        words.extend(self.inputs.words());
         if self.auto {
             words.push("--auto".into());
         }
@@ -120,30 +92,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         format!("| {} |", head.join(" | ")),
         format!("|{}", "---|".repeat(head.len())),
     ];
-    let mut measure = |data: &str, layers: Vec<Layer>| -> Result<(), Box<dyn Error>> {
+    cli.inputs.each(|data, layers| {
+        let data = format!("{data}, {} rows", layers[0].rows);
         let mut all = vec![Outcome::default(); ways.len()];
         for mut layer in layers {
-            let outcomes = study(&mut layer, &over, cli.samples, cli.rounds)?;
+            let outcomes = study(&mut layer, &over, cli.inputs.samples, cli.inputs.rounds)?;
             for (((way, _), all), o) in ways.iter().zip(&mut all).zip(&outcomes) {
                 println!("{}", row(&format!("layer {}", layer.number), way, o, outcomes[0].seconds));
                 all.add(o);
             }
         }
         for ((way, _), o) in ways.iter().zip(&all) {
-            lines.push(row(data, way, o, all[0].seconds));
+            lines.push(row(&data, way, o, all[0].seconds));
             println!("{}", lines[lines.len() - 1]);
         }
         Ok(())
-    };
-    if cli.noise.is_empty() {
-        let bundled = [heads::bundled()];
-        for file in if cli.files.is_empty() { &bundled[..] } else { &cli.files } {
-            measure(name(file).trim_end_matches(".safetensors"), heads::load(file, cli.rows)?)?;
-        }
-    }
-    for &rows in &cli.noise {
-        measure(&format!("noise, {rows} rows"), heads::noise(rows))?;
-    }
+    })?;
     if let Some(path) = &cli.markdown {
         report::place(path, &cli.mark, &lines.join("\n"))?;
     }

@@ -1,28 +1,38 @@
-//! Recall of the true top k and time per head for multi-level Prioritized DCI with the reference implementation's
-//! parameters, on captured heads.
-//!
-//! `retrieval [FILE] [--rows N] [--top-k K] [--levels L] [--fov F] [--fraction X] [--sample S]`
+//! Recall of the true top k and time per head for multi-level Prioritized DCI, on captured heads.
 
+use clap::Parser;
 use iceformer_bench::{heads, retrieval};
 use std::path::PathBuf;
 
+/// Multi-level Prioritized DCI with the parameters of the reference implementation: recall of the true top k, their share of
+/// the softmax mass, and seconds, head by head.
+#[derive(Parser)]
+struct Cli {
+    /// Captured heads, safetensors [default: the heads bundled with the C examples]
+    file: Option<PathBuf>,
+    /// First rows of the file
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+    rows: usize,
+    /// Keys to find for a query
+    #[arg(long, default_value_t = 30)]
+    top_k: usize,
+    /// Levels of the index
+    #[arg(long, default_value_t = 3)]
+    levels: usize,
+    /// Field of view: points kept of each level but the last
+    #[arg(long, default_value_t = 30)]
+    fov: usize,
+    /// Share of the points of a level that may be visited
+    #[arg(long, default_value_t = 0.8)]
+    fraction: f32,
+    /// One query in so many is looked at
+    #[arg(long, default_value_t = 16)]
+    sample: usize,
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut args = std::env::args().skip(1);
-    let (mut path, mut rows, mut k, mut levels, mut fov, mut fraction, mut sample) =
-        (heads::bundled(), usize::MAX, 30, 3, 30, 0.8, 16);
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
-        match arg.as_str() {
-            "--rows" => rows = value()?.parse()?,
-            "--top-k" => k = value()?.parse()?,
-            "--levels" => levels = value()?.parse()?,
-            "--fov" => fov = value()?.parse()?,
-            "--fraction" => fraction = value()?.parse()?,
-            "--sample" => sample = value()?.parse()?,
-            _ => path = PathBuf::from(&arg),
-        }
-    }
-    let layers = heads::load(&path, rows)?;
+    let cli = Cli::parse();
+    let layers = heads::load(&cli.file.unwrap_or_else(heads::bundled), cli.rows)?;
     println!(
         "{:>5} {:>4} {:>6} {:>8} {:>8} {:>9} {:>9}",
         "layer", "head", "rows", "recall", "mass", "best mass", "seconds"
@@ -30,10 +40,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut all = Vec::new();
     for layer in &layers {
         for head in 0..layer.heads_q {
-            let index = retrieval::reference_options(layer.dim, layer.rows, levels);
-            let mut query = retrieval::reference_query(k);
-            (query.field_of_view, query.retrieve_fraction) = (fov, fraction);
-            let q = retrieval::measure(layer, head, &index, &query, sample);
+            let index = retrieval::reference_options(layer.dim, layer.rows, cli.levels);
+            let mut query = retrieval::reference_query(cli.top_k);
+            (query.field_of_view, query.retrieve_fraction) = (cli.fov, cli.fraction);
+            let q = retrieval::measure(layer, head, &index, &query, cli.sample);
             println!(
                 "{:>5} {:>4} {:>6} {:>8.4} {:>8.4} {:>9.4} {:>9.3}",
                 layer.number, head, layer.rows, q.recall, q.mass, q.best_mass, q.seconds

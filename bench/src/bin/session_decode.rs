@@ -1,5 +1,6 @@
 //! Decoding on captured heads: a session that keeps cells beside one that attends exactly, token by token.
 
+use clap::Parser;
 use iceformer_bench::heads::{self, Layer};
 use iceformer_core::attention::{AttentionOptions, Mode, Session, SessionOptions};
 use iceformer_core::mem::{Dtype, Layout, Memory, Plan, Tensor, TensorMut};
@@ -7,6 +8,22 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// The last tokens of captured heads, one by one: milliseconds a token, exact and with cells, and errors.
+#[derive(Parser)]
+struct Cli {
+    /// Captured heads, safetensors [default: the heads bundled with the C examples]
+    file: Option<PathBuf>,
+    /// First rows of the file
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+    rows: usize,
+    /// Tokens decoded; those before are the prompt
+    #[arg(long, default_value_t = 64)]
+    steps: usize,
+    /// Tolerance
+    #[arg(long, default_value_t = 0.05)]
+    tolerance: f32,
+}
 
 /// One session and what it cost.
 struct Run {
@@ -76,25 +93,15 @@ fn median(x: &[f64]) -> f64 {
 }
 
 fn main() -> Outcome<()> {
-    let mut args = std::env::args().skip(1);
-    let (mut path, mut rows, mut steps, mut tolerance) = (heads::bundled(), usize::MAX, 64, 0.05);
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
-        match arg.as_str() {
-            "--rows" => rows = value()?.parse()?,
-            "--steps" => steps = value()?.parse()?,
-            "--tolerance" => tolerance = value()?.parse()?,
-            _ => path = PathBuf::from(&arg),
-        }
-    }
+    let cli = Cli::parse();
     println!("ms per token, all heads of a layer, keys and values in f16, one thread; prompt: appending it");
     println!(
         "{:<6} {:>7} {:>9} {:>9} {:>6} {:>8} {:>8} {:>7} {:>7} {:>9} {:>9}",
         "layer", "tokens", "exact", "fast", "ratio", "error", "worst", "pairs", "estim", "prompt", "+cells"
     );
-    for layer in heads::load(&path, rows)? {
-        let (begin, mut errors) = (layer.rows.saturating_sub(steps), Vec::new());
-        let mut runs = [Run::new(&layer, Mode::Exact, 0.0)?, Run::new(&layer, Mode::Accelerated, tolerance)?];
+    for layer in heads::load(&cli.file.unwrap_or_else(heads::bundled), cli.rows)? {
+        let (begin, mut errors) = (layer.rows.saturating_sub(cli.steps), Vec::new());
+        let mut runs = [Run::new(&layer, Mode::Exact, 0.0)?, Run::new(&layer, Mode::Accelerated, cli.tolerance)?];
         for run in &mut runs {
             run.prompt = run.append(&layer, 0, begin)?;
         }
