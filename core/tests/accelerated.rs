@@ -289,19 +289,31 @@ fn logits_far_beyond_the_means_are_right() {
 
 #[test]
 fn threads_and_memory_change_nothing() {
+    threads_and_memory(Mask::Causal { q_pos0: 1804 });
+}
+
+/// Keys that all rows see are gathered first: one more stage that threads share, with room of its own.
+#[test]
+fn threads_and_memory_change_nothing_where_keys_are_gathered() {
+    threads_and_memory(Mask::None);
+    let padding: Vec<u8> = (0..2304).map(|j| u8::from(j % 7 != 3)).collect();
+    threads_and_memory(Mask::Keys(&padding));
+}
+
+fn threads_and_memory(mask: Mask) {
     let heads = Heads::new(2, 2, 2, 500, 2304, [48, 48], 0.2);
     let o = |threads| AttentionOptions { num_threads: threads, ..mode(Mode::Accelerated, 0.1) };
-    let (want, want_lse, stats) = heads.run(Mask::Causal { q_pos0: 1804 }, o(1));
+    let (want, want_lse, stats) = heads.run(mask, o(1));
     assert!(stats.pairs < stats.pairs_dense);
     let many: &[usize] = if cfg!(feature = "std") { &[2, 3, 7] } else { &[] };
     for &threads in many {
-        let (have, lse, part) = heads.run(Mask::Causal { q_pos0: 1804 }, o(threads));
+        let (have, lse, part) = heads.run(mask, o(threads));
         assert!(have == want && lse == want_lse, "{threads} threads");
         assert_eq!((part.pairs, part.cells_opened, part.rows), (stats.pairs, stats.cells_opened, stats.rows));
     }
     for threads in if cfg!(feature = "std") { [1, 3] } else { [1, 1] } {
         let (mut out, mut lse) = (vec![0.0; want.len()], vec![0.0; want_lse.len()]);
-        let problem = heads.problem(&mut out, &mut lse, Mask::Causal { q_pos0: 1804 }, o(threads));
+        let problem = heads.problem(&mut out, &mut lse, mask, o(threads));
         let layout = required(&problem).unwrap();
         let mut bytes = vec![0u8; layout.bytes + layout.align];
         let begin = bytes.as_ptr().align_offset(layout.align);

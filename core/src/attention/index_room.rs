@@ -11,20 +11,13 @@ use super::{AttentionOptions, AttentionStats, Mask, Masking, Mode, Reason, clock
 use crate::cells::Cells;
 use crate::dci::{Arranging, Index};
 use crate::error::{Error, Result, Status, reserved};
-use crate::features::ACCELERATED;
+use crate::features::{self, ACCELERATED};
 use crate::mem::{Buf, Dtype, Maker, Memory, Plan, Rows, RowsMut, Tensor, TensorMut};
 use crate::simd::Isa;
 use crate::simd::block::{BLOCK, Gather};
 
 /// Rows of a call that work memory is for: any number of them.
 const MANY: usize = usize::MAX;
-
-/// Kernels' work memory.
-#[allow(clippy::large_enum_variant)]
-enum Work {
-    Dense(exact::Work),
-    Cells(accelerated::Work, Cells),
-}
 
 /// What [`index_attention`](super::index_attention) works in beside a scratch, for one index at its capacity when this was
 /// made and values of one size: with it exact attention takes whole blocks of rows, and accelerated attention is to be had.
@@ -42,7 +35,8 @@ pub struct AttentionRoom {
     /// Keys and values by that order.
     keys: Buf<f32>,
     values: Buf<f32>,
-    work: Work,
+    work: accelerated::Work,
+    cells: Cells,
 }
 
 /// What is attended, checked.
@@ -74,19 +68,17 @@ impl AttentionRoom {
         Buf::<u64>::plan(plan, n);
         Buf::<f32>::plan(plan, n.saturating_mul(dim));
         Buf::<f32>::plan(plan, n.saturating_mul(dim_v));
-        if ACCELERATED {
-            accelerated::Work::plan(plan, dim, dim_v, 1, MANY, n);
-            Cells::plan(plan, Dtype::F32, dim, dim_v, n);
-        } else {
-            exact::plan(plan, dim, dim_v, MANY);
-        }
+        accelerated::Work::plan(plan, dim, dim_v, 1, MANY, n);
+        Cells::plan(plan, Dtype::F32, dim, dim_v, n);
     }
 
     /// Room for `index` and values of `dim_v` elements.
     ///
     /// # Errors
-    /// `Shape` for values without elements; `NoMemory`, `Budget`.
+    /// `Unsupported` without the feature `accelerated`: attention goes row by row there; `Shape` for values without
+    /// elements; `NoMemory`, `Budget`.
     pub fn new_in(index: &Index, dim_v: usize, memory: &Memory) -> Result<AttentionRoom> {
+        features::need(ACCELERATED, "room", "this build has no accelerated attention")?;
         if dim_v == 0 {
             return Err(Error::new(Status::Shape, "dim_v", "must be at least 1").value(0));
         }
@@ -96,13 +88,9 @@ impl AttentionRoom {
         let (order, ids) = (m.room(n), m.room(n));
         let (keys, values) = (m.filled(n.saturating_mul(dim), 0.0), m.filled(n.saturating_mul(dim_v), 0.0));
         m.finish()?;
-        let work = if ACCELERATED {
-            let work = accelerated::Work::new_in(memory, dim, dim_v, 1, MANY, n)?;
-            Work::Cells(work, Cells::new_in(memory, Dtype::F32, dim, dim_v, n)?)
-        } else {
-            Work::Dense(exact::Work::new_in(memory, dim, dim_v, MANY)?)
-        };
-        Ok(AttentionRoom { slots: n, dim, dim_v, arranging, order, ids, keys, values, work })
+        let work = accelerated::Work::new_in(memory, dim, dim_v, 1, MANY, n)?;
+        let cells = Cells::new_in(memory, Dtype::F32, dim, dim_v, n)?;
+        Ok(AttentionRoom { slots: n, dim, dim_v, arranging, order, ids, keys, values, work, cells })
     }
 
     /// Elements of a value.
@@ -142,18 +130,17 @@ impl AttentionRoom {
     ) -> Result<AttentionStats> {
         let rows = over.queries.rows();
         let start = clock::now();
-        let by_cells = ACCELERATED
-            && match over.mode {
-                Mode::Accelerated => true,
-                Mode::Auto => over.index.len() >= DENSE_BELOW && rows >= ROWS_BELOW,
-                _ => false,
-            };
+        let by_cells = match over.mode {
+            Mode::Accelerated => true,
+            Mode::Auto => over.index.len() >= DENSE_BELOW && rows >= ROWS_BELOW,
+            _ => false,
+        };
         let uniform = rows > 0 && over.masking.bias(0, 0).is_none() && over.masking.is_uniform(0, rows);
         let straight = over.is_straight() && !(by_cells && uniform);
         if !straight {
             self.gather(over, by_cells, uniform);
         }
-        let AttentionRoom { order, ids, keys, values, work, .. } = self;
+        let AttentionRoom { order, ids, keys, values, work, cells, .. } = self;
         let n = ids.len();
         let seen = if straight {
             Seen { keys: over.index.keys_by_slot(), values: over.values, masking: over.masking }
@@ -185,16 +172,13 @@ impl AttentionRoom {
         let auto = over.mode == Mode::Auto;
         let reason = match (auto, by_cells) {
             (true, true) => Reason::Cheaper,
-            (true, false) if ACCELERATED => Reason::Short,
-            (true, false) => Reason::OnlyWay,
+            (true, false) => Reason::Short,
             _ => Reason::Requested,
         };
         let exact = AttentionStats::new(Mode::Exact, reason);
-        let (work, cells) = match work {
-            Work::Cells(work, cells) if by_cells => (work, cells),
-            Work::Cells(work, _) => return Ok(dense(isa, &head, work.dense(), out, lse, exact)),
-            Work::Dense(work) => return Ok(dense(isa, &head, work, out, lse, exact)),
-        };
+        if !by_cells {
+            return Ok(dense(isa, &head, work.dense(), out, lse, exact));
+        }
         let (rule, watch) = match by {
             Some((rule, watch)) => (*rule, watch),
             None => (Rule::new(o.tolerance, auto), None),

@@ -21,11 +21,18 @@ pub(crate) const MOST_KEYS: usize = u32::MAX as usize;
 /// Called with a query head (of a batch of 1), a row, and the keys scored exactly for it beside those of the dense part.
 pub type Watch<'a> = &'a mut dyn FnMut(usize, usize, &[u32]);
 
-/// Parts that build, and parts that attend.
+/// Parts that build, each a run of heads, and parts that attend.
 fn parts(c: &Checked<'_>) -> [usize; 2] {
     let shape = [c.batch, c.heads_q, c.rows_q, c.dim_k];
     let pieces = most_pieces(shape, c.heads_kv, c.dim_v, c.rows_kv);
-    [c.batch * c.heads_kv, pieces].map(|n| c.options.num_threads.min(n).max(1))
+    let threads = c.options.num_threads.max(1);
+    let heads = c.batch * c.heads_kv;
+    [heads.div_ceil(run_of(heads, threads)).max(1), threads.min(pieces).max(1)]
+}
+
+/// Heads that one of so many threads builds.
+fn run_of(heads: usize, threads: usize) -> usize {
+    heads.div_ceil(threads).max(1)
 }
 
 /// Whether keys come in an order of their own: all rows see the same, and are more than a few, which would not repay it.
@@ -89,8 +96,7 @@ pub(crate) fn call(
     }
     let mut stats = AttentionStats::new(c.mode, c.reason);
     let kv = |batch: usize, head: usize| (problem.k.head(batch, head), problem.v.head(batch, head));
-    // Each part takes a run of heads.
-    let step = heads.div_ceil(build_parts);
+    let step = run_of(heads, build_parts);
     let mut runs = Objects::with_capacity(memory, build_parts)?;
     let reorder = reorders(c);
     for (i, run) in cells.chunks_mut(step).enumerate() {
