@@ -49,6 +49,7 @@ fn changes() -> Vec<(&'static str, Rule)> {
         ("8 bits along 16 fitted directions", coded(Coding::Fitted(16))),
         ("8 bits along 32 fitted directions", coded(Coding::Fitted(32))),
         ("8 bits along 64 fitted directions", coded(Coding::Fitted(64))),
+        ("cells score by their own means", Rule { rounded: false, ..base }),
         ("margin 0", Rule { margin: 0.0, ..base }),
         ("margin 2", Rule { margin: 2.0, ..base }),
         ("cells by position", shaped(Shape { split: Split::Position, ..shape })),

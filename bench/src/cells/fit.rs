@@ -57,6 +57,26 @@ pub fn whitened(keys: &[f32], queries: &[&[f32]], d: usize, tokens: usize) -> Ve
     keys.chunks(d).flat_map(|k| (0..d).map(move |b| (k, b))).map(|(k, b)| of(k, b)).collect()
 }
 
+/// Each coordinate to the nearest of sixteen steps of the vector's own size, which is returned, too.
+fn nibbles(x: &[f64]) -> (f64, Vec<f64>) {
+    let step = x.iter().fold(0.0f64, |m, x| m.max(x.abs())) / 7.5;
+    let near = |x: &f64| if step > 0.0 { ((x / step + 7.5).round().clamp(0.0, 15.0) - 7.5) * step } else { 0.0 };
+    (step, x.iter().map(near).collect())
+}
+
+/// Means of cells as their nodes' means and four bits a coordinate leave them, `[sets, dim]`.
+pub fn rounded_means(cells: &Cells, d: usize) -> Vec<f64> {
+    let mut means = cells.known.mean.clone();
+    let nodes = &cells.above[0];
+    for (children, node) in nodes.children.iter().zip(nodes.known.mean.chunks(d)) {
+        for mean in means.chunks_mut(d).skip(children.start).take(children.len()) {
+            let apart: Vec<f64> = mean.iter().zip(node).map(|(m, n)| m - n).collect();
+            mean.iter_mut().zip(node).zip(nibbles(&apart).1).for_each(|((m, n), x)| *m = n + x);
+        }
+    }
+    means
+}
+
 /// Key `i` less the mean of its cell.
 fn residual_of<'a>(cells: &'a Cells, keys: &'a [f32], d: usize, i: usize) -> impl Iterator<Item = f64> + 'a {
     let mean = &cells.known.mean[cells.of[i] as usize * d..][..d];
@@ -79,11 +99,9 @@ impl Coordinates {
         let (mut residuals, mut steps) = (vec![0.0; n * d], vec![0.0; n]);
         for i in (0..n).filter(|&i| cells.of[i] != u32::MAX) {
             let x: Vec<f64> = residual_of(cells, keys, d, i).collect();
-            let step = x.iter().fold(0.0f64, |m, x| m.max(x.abs())) / 7.5;
+            let (step, near) = nibbles(&x);
             steps[i] = step;
-            for (to, x) in residuals[i * d..][..d].iter_mut().zip(x) {
-                *to = if step > 0.0 { ((x / step + 7.5).round().clamp(0.0, 15.0) - 7.5) * step } else { 0.0 };
-            }
+            residuals[i * d..][..d].copy_from_slice(&near);
         }
         Coordinates { r: d, d, for_queries: Vec::new(), residuals, steps, rest: Vec::new() }
     }

@@ -10,6 +10,7 @@ pub mod rule;
 pub const LIBRARY: Rule = Rule {
     shape: Shape { segment: 256, cell: 16, split: Split::Halves, sinks: 0, whitened: false },
     coding: Coding::Nibbles,
+    rounded: true,
     needle: 0.0037,
     margin: 1.2,
     mass: 0.02,

@@ -1,7 +1,7 @@
 //! Which cells a row opens, and what that costs and errs.
 
 use super::build::{Cells, Known, Shape};
-use super::fit::{Coding, Coordinates, whitened};
+use super::fit::{Coding, Coordinates, rounded_means, whitened};
 use crate::heads::Layer;
 
 /// A selection rule. A cell is opened when its best key seems to reach `needle` of the softmax mass, or when its estimated
@@ -12,6 +12,8 @@ pub struct Rule {
     pub shape: Shape,
     /// How keys are told apart within their cells.
     pub coding: Coding,
+    /// Whether cells score by their nodes' means and four bits a coordinate instead of their own means, where they have nodes.
+    pub rounded: bool,
     /// Share of the mass that a key must seem to reach.
     pub needle: f64,
     /// Standard deviations of what the coordinates do not tell, added to every key's score.
@@ -51,7 +53,7 @@ pub enum Sigma {
 }
 
 /// Standard deviations that the farthest key of a cell, and of a node, may stand out.
-const STAND_OUT: [f64; 3] = [2.7, 3.0, 3.0];
+const STAND_OUT: [f64; 3] = [2.65, 2.85, 2.85];
 
 /// What a rule gave on one layer.
 #[derive(Clone, Debug, Default)]
@@ -115,9 +117,10 @@ pub fn study(layer: &Layer, rule: &Rule, samples: usize) -> Outcome {
         let placed = if rule.shape.whitened { whitened(keys, &queries, d, FITTED) } else { keys.to_vec() };
         let cells = Cells::new(keys, &placed, values, d, &rule.shape);
         let fit = Coordinates::new(&cells, keys, &queries, d, FITTED, rule.coding);
+        let means = if rule.rounded && rule.levels > 1 { rounded_means(&cells, d) } else { cells.known.mean.clone() };
         for q in queries {
             for (at, &row) in rows.iter().enumerate() {
-                let [exact, approx] = attend(layer, rule, &cells, &fit, keys, values, q, row, &mut outcome);
+                let [exact, approx] = attend(layer, rule, &cells, &means, &fit, keys, values, q, row, &mut outcome);
                 out[at][0].extend(exact);
                 out[at][1].extend(approx);
             }
@@ -147,7 +150,7 @@ struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    fn new(known: &'a Known, rule: &Rule, q: &[f64], logits: &[f64], done: usize) -> Seen<'a> {
+    fn new(known: &'a Known, means: &[f64], rule: &Rule, q: &[f64], logits: &[f64], done: usize) -> Seen<'a> {
         let (d, count) = (q.len(), (0..known.keys.len()).filter(|&c| known.end[c] <= done).count());
         let form = |a: usize| q[a] * (0..d).map(|b| known.covariance[a * d + b] * q[b]).sum::<f64>();
         let tau: f64 = match rule.sigma {
@@ -155,7 +158,7 @@ impl<'a> Seen<'a> {
             _ => (0..d).map(form).sum(),
         };
         let centre: Vec<f64> =
-            (0..count).map(|c| q.iter().zip(&known.mean[c * d..][..d]).map(|(a, b)| a * b).sum()).collect();
+            (0..count).map(|c| q.iter().zip(&means[c * d..][..d]).map(|(a, b)| a * b).sum()).collect();
         let variance = |c: usize| match rule.sigma {
             Sigma::Each => {
                 let keys = &known.keys[c];
@@ -179,6 +182,7 @@ fn attend(
     layer: &Layer,
     rule: &Rule,
     cells: &Cells,
+    means: &[f64],
     fit: &Coordinates,
     keys: &[f32],
     values: &[f32],
@@ -195,10 +199,11 @@ fn attend(
     // Cells of segments that end before the row's chunk begins; the rest is attended exactly.
     let done = if layer.causal { row / CHUNK * CHUNK } else { cells.done };
     let [nodes, tops] = &cells.above;
-    let levels: Vec<Seen<'_>> = [&cells.known, &nodes.known, &tops.known]
+    let known = [(&cells.known, means), (&nodes.known, &nodes.known.mean), (&tops.known, &tops.known.mean)];
+    let levels: Vec<Seen<'_>> = known
         .into_iter()
         .take(rule.levels)
-        .map(|known| Seen::new(known, rule, &q, &logits, done))
+        .map(|(known, means)| Seen::new(known, means, rule, &q, &logits, done))
         .collect();
     let count = levels[0].centre.len();
     let celled = |j: usize| cells.of[j] != u32::MAX && (cells.of[j] as usize) < count;

@@ -34,14 +34,14 @@ impl Bounds {
         self.of[cell]
     }
 
-    /// Sets what keys decide of segment `at`: `rows [SEGMENT][dim]` are its keys, `order` says which of them form cells.
-    pub(super) fn keys(&mut self, isa: Isa, at: usize, rows: &[f32], order: &[u32], leaves: &Level, coords: &Coords) {
+    /// Sets what keys decide of segment `at`: `rows [SEGMENT][dim]` are its keys, `order` says which of them form cells, `means`
+    /// are those of all cells, which logits are counted from.
+    pub(super) fn keys(&mut self, isa: Isa, at: usize, rows: &[f32], order: &[u32], means: &[f32], coords: &Coords) {
         let dim = rows.len() / SEGMENT;
         let room = &mut self.room[..dim * BLOCK];
         for (i, cell) in order.chunks_exact(BLOCK).enumerate() {
             let leaf = at * LEAVES + i;
-            // The mean as it is stored: logits are counted from there.
-            let means = &leaves.keys.exact()[leaf / BLOCK * dim * BLOCK..][..dim * BLOCK];
+            let means = &means[leaf / BLOCK * dim * BLOCK..][..dim * BLOCK];
             for (k, out) in room.chunks_exact_mut(BLOCK).enumerate() {
                 let mean = means[k * BLOCK + leaf % BLOCK];
                 out.iter_mut().zip(cell).for_each(|(x, &j)| *x = rows[j as usize * dim + k] - mean);

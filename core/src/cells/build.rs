@@ -1,6 +1,6 @@
 //! One segment: split by similarity, then described.
 
-use super::{BLOCK, Coords, LEAVES, Level, NODES, SEGMENT};
+use super::{BLOCK, Coords, LEAVES, Level, MeanKeys, NODES, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Rows};
 use crate::simd::Isa;
@@ -230,7 +230,14 @@ impl Bench {
     }
 
     /// Writes mean keys, spreads and reaches of segment `at` after [`split`](Bench::split), and adds to the moments.
-    pub(super) fn describe_keys(&mut self, isa: Isa, at: usize, leaves: &mut Level, nodes: &mut Level) {
+    pub(super) fn describe_keys(
+        &mut self,
+        isa: Isa,
+        at: usize,
+        means: &mut MeanKeys,
+        leaves: &mut Level,
+        nodes: &mut Level,
+    ) {
         let (d, stride) = (self.dim_k, self.dim_k.next_multiple_of(BLOCK));
         for (level, size, first) in [(&mut *nodes, BLOCK * BLOCK, at * NODES), (&mut *leaves, BLOCK, at * LEAVES)] {
             for i in 0..SEGMENT / size {
@@ -240,8 +247,14 @@ impl Bench {
                 isa.sq_dists_at(&self.rows, d, keys, &self.mean[..d], height);
                 let spread = libm::sqrtf(height.iter().sum::<f32>() / size as f32);
                 let reach = libm::sqrtf(isa.max(height));
-                level.set(first + i, &self.mean[..d], spread, reach);
-                let rest = if size == BLOCK { &mut self.rest } else { &mut self.keys };
+                level.set(first + i, spread, reach);
+                let rest = if size == BLOCK {
+                    means.set_cell(first + i, &self.mean[..d]);
+                    &mut self.rest
+                } else {
+                    means.set_node(first + i, &self.mean[..d]);
+                    &mut self.keys
+                };
                 less(isa, &self.rows, &self.mean[..d], &self.order, i * size, size, rest);
             }
         }

@@ -86,10 +86,30 @@ impl Means {
     }
 }
 
-/// Block of vectors, transposed, with their values and what is known of the keys below.
+/// Mean keys, transposed `[block][dim_k][BLOCK]`.
+struct MeanKeys {
+    nodes: Means,
+    /// Only certificates need them: to everything else a cell's mean is that of its node and four bits a coordinate.
+    cells: Option<Buf<f32>>,
+}
+
+impl MeanKeys {
+    /// Of node `at`, counted over all blocks.
+    fn set_node(&mut self, at: usize, key: &[f32]) {
+        self.nodes.set(at / BLOCK * key.len() * BLOCK + at % BLOCK, BLOCK, key);
+    }
+
+    /// Of cell `at`.
+    fn set_cell(&mut self, at: usize, key: &[f32]) {
+        if let Some(cells) = &mut self.cells {
+            let to = cells[at / BLOCK * key.len() * BLOCK + at % BLOCK..].iter_mut().step_by(BLOCK);
+            to.zip(key).for_each(|(to, &x)| *to = x);
+        }
+    }
+}
+
+/// Vectors with their values and what is known of the keys below.
 struct Level {
-    /// Means of keys `[block][dim_k][BLOCK]`.
-    keys: Means,
     /// Means of values `[block][BLOCK][value_stride]`.
     values: Means,
     /// Root mean square distance of the keys from their mean, `[block][BLOCK]`.
@@ -104,8 +124,7 @@ struct Level {
 }
 
 impl Level {
-    fn plan(plan: &mut Plan, dtype: Dtype, blocks: usize, dim_k: usize, stride: usize, moment: usize) {
-        Means::plan(plan, dtype, blocks * dim_k * BLOCK);
+    fn plan(plan: &mut Plan, dtype: Dtype, blocks: usize, stride: usize, moment: usize) {
         Means::plan(plan, dtype, blocks * BLOCK * stride);
         for _ in 0..3 {
             Buf::<f32>::plan(plan, blocks * BLOCK);
@@ -113,9 +132,8 @@ impl Level {
         Buf::<f32>::plan(plan, moment);
     }
 
-    fn new(memory: &Memory, dtype: Dtype, blocks: usize, dim_k: usize, stride: usize, moment: usize) -> Result<Self> {
+    fn new(memory: &Memory, dtype: Dtype, blocks: usize, stride: usize, moment: usize) -> Result<Self> {
         Ok(Level {
-            keys: Means::new(memory, dtype, blocks * dim_k * BLOCK)?,
             values: Means::new(memory, dtype, blocks * BLOCK * stride)?,
             spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             reach: Buf::filled(memory, blocks * BLOCK, 0.0)?,
@@ -124,10 +142,8 @@ impl Level {
         })
     }
 
-    /// Vector `at`, counted over all blocks.
-    fn set(&mut self, at: usize, key: &[f32], spread: f32, reach: f32) {
-        let (block, lane) = (at / BLOCK, at % BLOCK);
-        self.keys.set(block * key.len() * BLOCK + lane, BLOCK, key);
+    /// Of vector `at`, counted over all blocks.
+    fn set(&mut self, at: usize, spread: f32, reach: f32) {
         self.spread[at] = spread;
         self.reach[at] = reach;
     }
@@ -135,8 +151,6 @@ impl Level {
 
 /// A block of either level, for the kernels.
 pub(crate) struct Block<'a> {
-    /// `[dim_k][BLOCK]`.
-    pub(crate) keys: Stored<'a>,
     /// `[BLOCK][value_stride]`.
     pub(crate) values: Values<'a>,
     pub(crate) spread: &'a [f32],
@@ -162,6 +176,7 @@ pub struct Cells {
     ids: Buf<u32>,
     /// Smallest and largest row of every segment.
     range: Buf<[u32; 2]>,
+    means: MeanKeys,
     leaves: Level,
     nodes: Level,
     coords: Coords,
@@ -181,8 +196,9 @@ impl Cells {
         Buf::<u32>::plan(plan, segments * SEGMENT);
         Buf::<[u32; 2]>::plan(plan, segments);
         let [leaves, nodes] = moments_len(dim_k, stride);
-        Level::plan(plan, dtype, segments * NODES, dim_k, stride, leaves);
-        Level::plan(plan, dtype, segments.div_ceil(ROOT), dim_k, stride, nodes);
+        Means::plan(plan, dtype, segments.div_ceil(ROOT) * dim_k * BLOCK);
+        Level::plan(plan, dtype, segments * NODES, stride, leaves);
+        Level::plan(plan, dtype, segments.div_ceil(ROOT), stride, nodes);
         Coords::plan(plan, dim_k, segments * LEAVES);
         Bench::plan(plan, dim_k, dim_v);
     }
@@ -204,8 +220,9 @@ impl Cells {
             shown: None,
             ids: Buf::filled(memory, segments * SEGMENT, 0)?,
             range: Buf::filled(memory, segments, [0; 2])?,
-            leaves: Level::new(memory, dtype, segments * NODES, dim_k, stride, moments[0])?,
-            nodes: Level::new(memory, dtype, segments.div_ceil(ROOT), dim_k, stride, moments[1])?,
+            means: MeanKeys { nodes: Means::new(memory, dtype, segments.div_ceil(ROOT) * dim_k * BLOCK)?, cells: None },
+            leaves: Level::new(memory, dtype, segments * NODES, stride, moments[0])?,
+            nodes: Level::new(memory, dtype, segments.div_ceil(ROOT), stride, moments[1])?,
             coords: Coords::new(memory, dim_k, segments * LEAVES)?,
             bounds: None,
             bench: Bench::new(memory, dim_k, dim_v)?,
@@ -214,10 +231,11 @@ impl Cells {
 
     /// Adds what [`certified`](Cells::certified) takes to a plan.
     pub fn plan_certified(plan: &mut Plan, dim_k: usize, dim_v: usize, keys: usize) {
+        Buf::<f32>::plan(plan, keys / SEGMENT * LEAVES * dim_k);
         Bounds::plan(plan, dim_k, dim_v, keys / SEGMENT);
     }
 
-    /// From now on everything is kept that bounds of the estimates need; 20 bytes a cell.
+    /// From now on everything is kept that bounds of the estimates need: a cell's mean key and 20 bytes.
     ///
     /// Means must be f32: that the residuals of a cell sum to zero bounds its mass from below (Jensen) and takes the mean
     /// weight out of what its values do, and means rounded to f16 are off by more than rounding in f32 is allowed for.
@@ -228,7 +246,8 @@ impl Cells {
     /// # Panics
     /// If means are f16.
     pub fn certified(mut self, memory: &Memory) -> Result<Self> {
-        assert!(matches!(self.leaves.keys, Means::F32(_)), "bounds take means in f32");
+        assert!(matches!(self.leaves.values, Means::F32(_)), "bounds take means in f32");
+        self.means.cells = Some(Buf::filled(memory, self.capacity * LEAVES * self.dim_k, 0.0)?);
         self.bounds = Some(Bounds::new(memory, self.dim_k, self.dim_v, self.capacity)?);
         Ok(self)
     }
@@ -292,12 +311,12 @@ impl Cells {
         let at = self.built;
         self.range[at] = range;
         self.bench.split(isa, keys, ids, &mut self.ids[at * SEGMENT..][..SEGMENT]);
-        self.bench.describe_keys(isa, at, &mut self.leaves, &mut self.nodes);
+        self.bench.describe_keys(isa, at, &mut self.means, &mut self.leaves, &mut self.nodes);
         self.built += 1;
         self.bench.coords(isa, at, &mut self.coords);
-        if let Some(bounds) = &mut self.bounds {
+        if let (Some(bounds), Some(means)) = (&mut self.bounds, &self.means.cells) {
             let (rows, order) = self.bench.loaded(self.dim_k);
-            bounds.keys(isa, at, rows, order, &self.leaves, &self.coords);
+            bounds.keys(isa, at, rows, order, means, &self.coords);
         }
         self.bench.describe_values(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
         if let Some(bounds) = &mut self.bounds {
@@ -336,7 +355,7 @@ impl Cells {
             let ids = &self.ids[at * SEGMENT..][..SEGMENT];
             // Means are summed in the order of the cells, as they were when the segment came, so that the bits are the same.
             self.bench.reload(isa, keys, ids);
-            self.bench.describe_keys(isa, at, &mut self.leaves, &mut self.nodes);
+            self.bench.describe_keys(isa, at, &mut self.means, &mut self.leaves, &mut self.nodes);
             self.bench.describe_values(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
         }
         self.show_all();
@@ -365,7 +384,6 @@ impl Cells {
     fn block<'a>(&self, level: &'a Level, at: usize) -> Block<'a> {
         let data = level.values.part(at * BLOCK * self.stride, BLOCK * self.stride);
         Block {
-            keys: level.keys.part(at * self.dim_k * BLOCK, self.dim_k * BLOCK),
             values: Values { data, stride: self.stride, cols: self.dim_v },
             spread: &level.spread[at * BLOCK..][..BLOCK],
             reach: &level.reach[at * BLOCK..][..BLOCK],
@@ -381,6 +399,16 @@ impl Cells {
     /// The nodes of [`ROOT`] segments.
     pub(crate) fn root(&self, at: usize) -> Block<'_> {
         self.block(&self.nodes, at)
+    }
+
+    /// Their mean keys, `[dim_k][BLOCK]`.
+    pub(crate) fn root_keys(&self, at: usize) -> Stored<'_> {
+        self.means.nodes.part(at * self.dim_k * BLOCK, self.dim_k * BLOCK)
+    }
+
+    /// Mean keys of the cells of a node, `[dim_k][BLOCK]`, of cells that are certified.
+    pub(crate) fn cell_keys(&self, node: usize) -> Option<&[f32]> {
+        self.means.cells.as_ref().map(|keys| &keys[node * self.dim_k * BLOCK..][..self.dim_k * BLOCK])
     }
 
     fn all_moments(&self) -> [&[f32]; 2] {

@@ -534,7 +534,7 @@ pub(super) enum Listed {
 }
 
 /// Standard deviation of what rounding to whole numbers takes away.
-const DEVIATION: f32 = 0.288_675_13;
+pub(super) const DEVIATION: f32 = 0.288_675_13;
 
 /// Sums that grow by less are left as they are.
 const RAISE: f32 = 1.125;

@@ -14,7 +14,7 @@ impl Cost {
 
     /// Of what a walk did: nodes and cells opened, those looked into.
     pub(super) fn lists(self, nodes: f64, cells: f64, sifted: f64) -> f64 {
-        (15.0 + 6.0 * self.small) * nodes + (9.0 + 9.0 * self.small) * cells + (1.6 + 0.8 * self.small) * sifted
+        (8.0 + 6.0 * self.small) * nodes + (9.0 + 9.0 * self.small) * cells + (1.6 + 0.8 * self.small) * sifted
     }
 
     /// Of a row whatever it opens, among so many blocks of nodes.

@@ -12,7 +12,7 @@ use super::walk::{Done, Shared, Watch, children, doubts};
 use crate::cells::{BLOCK, ROOT, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan};
-use crate::simd::block::{AddValues, Bound, Bytes, Choose, Matrix, Opening, Proofs, Scores};
+use crate::simd::block::{AddValues, Bound, Bytes, Choose, Matrix, Opening, Proofs, Scores, Stored};
 
 /// Verified attention opens a cell that may be wrong by so many times its even share of what is left of the tolerance:
 /// 16 and 1 left a row fewer cells closed, or more rows to attend exactly.
@@ -117,7 +117,7 @@ impl RowBlock<'_> {
                 continue;
             }
             let block = self.cells.root(at);
-            self.choose(work, &block, Listed::All, &present, bits);
+            self.choose(work, &block, Some(self.cells.root_keys(at)), Listed::All, &present, bits);
             let Work { scores, every, evidence: Some(Evidence { radius, drift, .. }), .. } = work else { return };
             let rows = &every[..n];
             self.isa.run(AddValues {
@@ -202,6 +202,8 @@ impl RowBlock<'_> {
         watch: &mut Option<Watch<'_>>,
     ) {
         let coords = self.cells.coords();
+        // Cells under proof have them.
+        let Some(means) = self.cells.cell_keys(node) else { return };
         let block = self.cells.node(node);
         let softcap = self.head.softcap * core::f32::consts::LOG2_E;
         let Work { sizes, q, scores, every, sample: few, reference, needle, mass, sigma, .. } = work;
@@ -213,7 +215,7 @@ impl RowBlock<'_> {
         let rows = if sample { &**few } else { &every[..self.queries()] };
         let matrix = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
         let list = &mut lists[0];
-        self.isa.run(Scores { block: block.keys, q: matrix, rows, out: &mut scores[0] });
+        self.isa.run(Scores { block: Stored::F32(means), q: matrix, rows, out: &mut scores[0] });
         self.isa.run(Choose {
             scores: &mut scores[0],
             rows,

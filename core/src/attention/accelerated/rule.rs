@@ -33,9 +33,9 @@ impl Rule {
         let t = tolerance / 0.05;
         Rule {
             needle: 0.0037 * t,
-            outstanding: 64.0 * t,
-            stand_out: 2.7,
-            stand_out_node: 3.0,
+            outstanding: 120.0 * t,
+            stand_out: 2.65,
+            stand_out_node: 2.85,
             margin: 1.2,
             cell: 0.02 * t,
             node: 0.02 * t,

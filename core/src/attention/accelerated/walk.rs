@@ -1,11 +1,11 @@
 //! From the nodes down: which children a list of rows opens, what the others are estimated to weigh, and the keys of
 //! cells that are open.
 
-use super::block::{Listed, RowBlock, Work};
+use super::block::{DEVIATION, Listed, RowBlock, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
 use crate::simd::block::{
-    AddKeys, AddValues, Bytes, Children, Choose, Coded, Doubt, Fetch, LOWEST, Limits, Matrix, Prefetch, Scores,
-    ScoresAt, Settle, Sift, Stored, Total, Transpose, Weigh,
+    AddKeys, AddValues, Bytes, Children, Choose, Coded, Doubt, Fetch, LOWEST, Limits, Matrix, OfCells, Prefetch,
+    Scores, ScoresAt, Settle, Sift, Stored, Total, Transpose, Weigh,
 };
 
 /// Keys of a cell and of a node, in powers of two.
@@ -83,7 +83,7 @@ impl RowBlock<'_> {
             let block = self.cells.root(at);
             let q = Matrix { data: &work.q, stride: work.sizes.q_stride, cols: work.sizes.dim_k };
             let [scores, max, sum] = &mut work.scores;
-            self.isa.run(Scores { block: block.keys, q, rows: &work.every[..n], out: scores });
+            self.isa.run(Scores { block: self.cells.root_keys(at), q, rows: &work.every[..n], out: scores });
             let shared = Shared { reference: &work.reference, needle: &work.needle };
             self.isa.run(Total {
                 scores,
@@ -134,30 +134,28 @@ impl RowBlock<'_> {
                 continue;
             }
             let block = self.cells.root(at);
-            self.choose(work, &block, if sample { Listed::Sample } else { Listed::All }, &present, bits);
+            let rows = if sample { Listed::Sample } else { Listed::All };
+            self.choose(work, &block, Some(self.cells.root_keys(at)), rows, &present, bits);
             let coords = self.cells.coords();
             self.ahead(work, 1, |lane| coords.node(at * BLOCK + lane));
-            for lane in 0..BLOCK {
-                if work.lists[1].len[lane] > 0 {
-                    done.sifted += work.lists[1].len[lane] as u64;
-                    let reach = self.cells.node(at * BLOCK + lane).reach;
-                    work.lists[1].len[lane] = self.sift(work, 1, lane, coords.node(at * BLOCK + lane), reach);
-                }
-            }
             if self.is_few(work) {
                 for lane in (0..BLOCK).filter(|&lane| work.lists[1].len[lane] > 0) {
                     let node = self.cells.node(at * BLOCK + lane);
                     self.isa.run(Fetch::of(node.spread));
                     self.isa.run(Fetch::of(node.reach));
-                    self.isa.run(Fetch::stored(node.keys));
                 }
             }
-            let mut lane = work.lists[1].next(0);
-            while lane < BLOCK {
-                done.nodes += work.lists[1].len[lane] as u64;
-                let next = work.lists[1].next(lane + 1);
-                self.node(work, at * BLOCK + lane, lane, doubtful, &mut done, watch);
-                lane = next;
+            for lane in 0..BLOCK {
+                if work.lists[1].len[lane] > 0 {
+                    done.sifted += work.lists[1].len[lane] as u64;
+                    let node = at * BLOCK + lane;
+                    let n = self.sift(work, 1, lane, coords.node(node), Some(self.cells.node(node).reach));
+                    work.lists[1].len[lane] = n;
+                    done.nodes += n as u64;
+                    if n > 0 {
+                        self.node(work, node, lane, doubtful, &mut done, watch);
+                    }
+                }
             }
             let Work { scores, sums, every, sample: few, estimated, doubt, sigma, lean, .. } = work;
             let (rows, total) = (if sample { &**few } else { &every[..n] }, Some(&mut **estimated));
@@ -170,9 +168,17 @@ impl RowBlock<'_> {
         done
     }
 
-    /// Scores a block's vectors for the rows that opened it, lists what they may have to open, and leaves estimates of all
-    /// in the level's scores.
-    pub(super) fn choose(&self, work: &mut Work, block: &Block<'_>, rows: Listed, present: &[f32; BLOCK], bits: u16) {
+    /// Scores a block's vectors for the rows that opened it, by the `means` or as the sift left them, lists what rows may have
+    /// to open, and leaves estimates of all in the level's scores.
+    pub(super) fn choose(
+        &self,
+        work: &mut Work,
+        block: &Block<'_>,
+        means: Option<Stored<'_>>,
+        rows: Listed,
+        present: &[f32; BLOCK],
+        bits: u16,
+    ) {
         let Work {
             sizes, q, scores, every, sample, reference, needle, mass, sigma, centers, sure, open, lists, ..
         } = work;
@@ -184,7 +190,9 @@ impl RowBlock<'_> {
             Listed::Sample => (1, &**sample, nodes),
         };
         let scores = &mut scores[level];
-        self.isa.run(Scores { block: block.keys, q, rows, out: scores });
+        if let Some(block) = means {
+            self.isa.run(Scores { block, q, rows, out: scores });
+        }
         self.isa.run(Choose {
             scores,
             rows,
@@ -208,7 +216,8 @@ impl RowBlock<'_> {
         watch: &mut Option<Watch<'_>>,
     ) {
         let block = self.cells.node(node);
-        self.choose(work, &block, Listed::Child(lane), &[1.0; BLOCK], 0xffff);
+        self.score_tight(work, node, &block, lane);
+        self.choose(work, &block, None, Listed::Child(lane), &[1.0; BLOCK], 0xffff);
         if self.is_few(work) {
             self.isa.run(Fetch::stored(block.values.data));
         }
@@ -217,7 +226,7 @@ impl RowBlock<'_> {
         for leaf in 0..BLOCK {
             if work.lists[0].len[leaf] > 0 {
                 done.sifted += work.lists[0].len[leaf] as u64;
-                work.lists[0].len[leaf] = self.sift(work, 0, leaf, coords.cell(node * BLOCK + leaf), &[0.0; BLOCK]);
+                work.lists[0].len[leaf] = self.sift(work, 0, leaf, coords.cell(node * BLOCK + leaf), None);
             }
         }
         self.opened(work, node, done, watch);
@@ -243,14 +252,36 @@ impl RowBlock<'_> {
         self.isa.run(AddValues { p: cells, values: block.values, rows, out: sums, total: None, lean });
     }
 
+    /// Cells whose keys lie closer together than four bits leave a cell's mean to where it is, such as those of equal keys, are
+    /// scored by one of their keys instead.
+    fn score_tight(&self, work: &mut Work, node: usize, block: &Block<'_>, lane: usize) {
+        let Work { sizes, q, scores: [scores, _, keys], lists, .. } = work;
+        let off = DEVIATION * libm::sqrtf(sizes.dim_k as f32);
+        let unit = self.cells.coords().node(node).unit;
+        let tight: [bool; BLOCK] = core::array::from_fn(|leaf| block.spread[leaf] < off * unit[leaf].to_f32());
+        if tight == [false; BLOCK] {
+            return;
+        }
+        let rows = lists[1].of(lane).0;
+        let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
+        let ids: [u32; BLOCK] = core::array::from_fn(|leaf| self.cells.keys_of(node, leaf)[0]);
+        self.isa.run(ScoresAt { from: &self.head.k, ids: &ids, q, rows, out: keys });
+        for (to, from) in scores.chunks_exact_mut(BLOCK).zip(keys.chunks_exact(BLOCK)).take(rows.len()) {
+            for leaf in (0..BLOCK).filter(|&leaf| tight[leaf]) {
+                to[leaf] = from[leaf];
+            }
+        }
+    }
+
     /// Of the rows that may have to open child `lane` of a level, those for which something in it stands out by its
     /// coordinates: they come to the front of the list. Returns their number.
-    fn sift(&self, work: &mut Work, level: usize, lane: usize, keys: Coded<'_>, reach: &[f32]) -> usize {
-        let Work { codes, along, centers, sure, lists, .. } = work;
+    fn sift(&self, work: &mut Work, level: usize, lane: usize, keys: Coded<'_>, reach: Option<&[f32]>) -> usize {
+        let Work { codes, along, centers, sure, lists, scores, .. } = work;
+        let cells = reach.map(|reach| OfCells { reach, scores: &mut scores[0] });
         let (rows, places) = lists[level].of_mut(lane);
         self.isa.run(Sift {
             keys,
-            reach,
+            cells,
             q: Bytes { codes, of: along },
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
             centers: &centers[level],

@@ -155,39 +155,46 @@ fn sifting_keeps_the_rows_with_a_key_that_reaches_the_needle() {
         let coded = rounded.coded();
         for isa in isas() {
             for (list, softcap) in lists(QUERIES).zip([0.0, 0.0, 9.0, 0.0, 0.0, 9.0, 0.0, 9.0]) {
-                let (mut rows, mut places) = (list.clone(), list.clone());
-                places.reverse();
-                let given = places.clone();
-                let n = isa.run(Sift {
-                    keys: coded,
-                    q: rounded.bytes(),
-                    softcap,
-                    reach: &reach,
-                    centers: &centers,
-                    sure: &sure,
-                    lane: 6,
-                    rows: &mut rows,
-                    places: &mut places,
-                });
-                let mut want = Vec::new();
-                for (&r, &place) in list.iter().zip(&given) {
-                    let a = &rounded.of[r as usize];
-                    let best = (0..BLOCK).map(|j| {
-                        let slack = f64::from(a.slack) * f64::from(coded.unit[j].to_f32());
-                        let x = rounded.product(dim, r as usize, j)
-                            + slack
-                            + f64::from(centers[place as usize * BLOCK + 6]);
-                        cap(x + f64::from(a.far) * f64::from(reach[j]), softcap)
+                for of_cells in [true, false] {
+                    let (mut rows, mut places, mut scores) =
+                        (list.clone(), list.clone(), vec![0.0; list.len() * BLOCK]);
+                    places.reverse();
+                    let given = places.clone();
+                    let n = isa.run(Sift {
+                        keys: coded,
+                        q: rounded.bytes(),
+                        softcap,
+                        cells: of_cells.then_some(OfCells { reach: &reach, scores: &mut scores }),
+                        centers: &centers,
+                        sure: &sure,
+                        lane: 6,
+                        rows: &mut rows,
+                        places: &mut places,
                     });
-                    let best = best.fold(f64::NEG_INFINITY, f64::max) - f64::from(a.needle);
-                    assert!(best.abs() > 1e-5, "the test's own numbers are clear");
-                    if best > 0.0 || sure[place as usize] >> 6 & 1 == 1 {
-                        want.push((r, place));
+                    let (mut want, mut means) = (Vec::new(), Vec::new());
+                    for (&r, &place) in list.iter().zip(&given) {
+                        let a = &rounded.of[r as usize];
+                        let center = f64::from(centers[place as usize * BLOCK + 6]);
+                        let x: Vec<f64> = (0..BLOCK).map(|j| rounded.product(dim, r as usize, j) + center).collect();
+                        let best = (0..BLOCK).map(|j| {
+                            let slack = f64::from(a.slack) * f64::from(coded.unit[j].to_f32());
+                            let far = if of_cells { f64::from(a.far) * f64::from(reach[j]) } else { 0.0 };
+                            cap(x[j] + slack + far, softcap)
+                        });
+                        let best = best.fold(f64::NEG_INFINITY, f64::max) - f64::from(a.needle);
+                        assert!(best.abs() > 1e-5, "the test's own numbers are clear");
+                        if best > 0.0 || sure[place as usize] >> 6 & 1 == 1 {
+                            want.push((r, place));
+                            means.extend(x);
+                        }
                     }
+                    let have: Vec<(u16, u16)> = rows[..n].iter().copied().zip(places[..n].iter().copied()).collect();
+                    assert_eq!(have, want, "{}", isa.name());
+                    if of_cells {
+                        scores.iter().zip(&means).for_each(|(&have, &want)| close(have, want, 100.0, isa.name()));
+                    }
+                    assert!(list.len() < QUERIES || (1..QUERIES).contains(&n), "rows of both kinds: {n}");
                 }
-                let have: Vec<(u16, u16)> = rows[..n].iter().copied().zip(places[..n].iter().copied()).collect();
-                assert_eq!(have, want, "{}", isa.name());
-                assert!(list.len() < QUERIES || (1..QUERIES).contains(&n), "rows of both kinds: {n}");
             }
         }
     }

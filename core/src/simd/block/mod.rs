@@ -26,7 +26,7 @@ pub(crate) use choose::{Children, Choose, Doubt, Limits};
 pub(crate) use coords::{Along, Bytes, Coded, Encode, RoundQuery, words};
 pub(crate) use gather::{Fetch, Gather, Gram, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use scores::{Forms, Scores};
-pub(crate) use sift::{Sift, by_child};
+pub(crate) use sift::{OfCells, Sift, by_child};
 pub(crate) use total::{AddUp, LOWEST, Raise, Total};
 pub(crate) use values::{AddKeys, AddScaled, AddValues, Settle};
 pub(crate) use weigh::Weigh;

@@ -39,8 +39,8 @@ pub(crate) struct Sift<'a> {
     pub(crate) keys: Coded<'a>,
     pub(crate) q: Bytes<'a>,
     pub(crate) softcap: f32,
-    /// How far the keys of each cell reach from its mean; zeros for keys.
-    pub(crate) reach: &'a [f32],
+    /// What cells need beside; nothing for keys.
+    pub(crate) cells: Option<OfCells<'a>>,
     /// Scores of the parent's children, `[place][BLOCK]`, of which this is child `lane`.
     pub(crate) centers: &'a [f32],
     /// Bits of the children that pass whatever their keys, by place.
@@ -49,6 +49,14 @@ pub(crate) struct Sift<'a> {
     /// Queries, and their places in the parent's list.
     pub(crate) rows: &'a mut [u16],
     pub(crate) places: &'a mut [u16],
+}
+
+/// Beside the coordinates of a node's cells.
+pub(crate) struct OfCells<'a> {
+    /// How far the keys of each reach from its mean.
+    pub(crate) reach: &'a [f32],
+    /// Gets the scores of their means, `[place][BLOCK]` by the new places of the rows that pass.
+    pub(crate) scores: &'a mut [f32],
 }
 
 impl Task for Sift<'_> {
@@ -60,12 +68,22 @@ impl Task for Sift<'_> {
     fn run<S: Simd>(mut self, s: S) -> usize {
         check(self.rows, self.q.of.len(), 1, 1);
         check(self.places, self.centers.len().min(self.sure.len() * BLOCK), BLOCK, BLOCK);
-        assert!(self.reach.len() >= BLOCK && self.places.len() == self.rows.len() && self.lane < BLOCK);
+        assert!(self.places.len() == self.rows.len() && self.lane < BLOCK);
+        if let Some(cells) = &self.cells {
+            assert!(cells.reach.len() >= BLOCK && cells.scores.len() >= self.rows.len() * BLOCK);
+        }
         let words = self.keys.words.len() / BLOCK;
         self.q.check(words);
-        // Two loops: one that knows of softcaps is too long to be unrolled.
+        // Loops of their own: one that knows of softcaps is too long to be unrolled.
         // SAFETY: checked.
-        unsafe { if self.softcap > 0.0 { self.some::<S, true>(s, words) } else { self.some::<S, false>(s, words) } }
+        unsafe {
+            match (self.softcap > 0.0, self.cells.is_some()) {
+                (false, false) => self.some::<S, false, false>(s, words),
+                (false, true) => self.some::<S, false, true>(s, words),
+                (true, false) => self.some::<S, true, false>(s, words),
+                (true, true) => self.some::<S, true, true>(s, words),
+            }
+        }
     }
 }
 
@@ -73,14 +91,14 @@ impl Sift<'_> {
     /// # Safety
     /// As checked in `run`.
     #[inline(always)]
-    unsafe fn some<S: Simd, const CAPPED: bool>(&mut self, s: S, words: usize) -> usize {
+    unsafe fn some<S: Simd, const CAPPED: bool, const CELLS: bool>(&mut self, s: S, words: usize) -> usize {
         // SAFETY: passed on.
         unsafe {
             match S::LANES {
-                16 => self.tiles::<S, 1, 8, CAPPED>(s, words),
-                8 => self.tiles::<S, 2, 4, CAPPED>(s, words),
-                4 => self.tiles::<S, 4, 4, CAPPED>(s, words),
-                _ => self.tiles::<S, 16, 1, CAPPED>(s, words),
+                16 => self.tiles::<S, 1, 8, CAPPED, CELLS>(s, words),
+                8 => self.tiles::<S, 2, 4, CAPPED, CELLS>(s, words),
+                4 => self.tiles::<S, 4, 4, CAPPED, CELLS>(s, words),
+                _ => self.tiles::<S, 16, 1, CAPPED, CELLS>(s, words),
             }
         }
     }
@@ -88,7 +106,7 @@ impl Sift<'_> {
     /// # Safety
     /// As checked in `run`.
     #[inline(always)]
-    unsafe fn tiles<S: Simd, const C: usize, const R: usize, const CAPPED: bool>(
+    unsafe fn tiles<S: Simd, const C: usize, const R: usize, const CAPPED: bool, const CELLS: bool>(
         &mut self,
         s: S,
         words: usize,
@@ -97,19 +115,19 @@ impl Sift<'_> {
         // SAFETY: rows i.. are there; those at the front have been read.
         unsafe {
             while i + R <= n {
-                front = self.tile::<S, C, R, CAPPED>(s, words, i, front);
+                front = self.tile::<S, C, R, CAPPED, CELLS>(s, words, i, front);
                 i += R;
             }
             if R > 4 && i + 4 <= n {
-                front = self.tile::<S, C, 4, CAPPED>(s, words, i, front);
+                front = self.tile::<S, C, 4, CAPPED, CELLS>(s, words, i, front);
                 i += 4;
             }
             while R > 2 && i + 2 <= n {
-                front = self.tile::<S, C, 2, CAPPED>(s, words, i, front);
+                front = self.tile::<S, C, 2, CAPPED, CELLS>(s, words, i, front);
                 i += 2;
             }
             while i < n {
-                front = self.tile::<S, C, 1, CAPPED>(s, words, i, front);
+                front = self.tile::<S, C, 1, CAPPED, CELLS>(s, words, i, front);
                 i += 1;
             }
         }
@@ -119,9 +137,9 @@ impl Sift<'_> {
     /// `R` rows from list place `i` on; those that pass go to `front` on, whose end is returned.
     ///
     /// # Safety
-    /// They are there; `C * LANES` is the block.
+    /// They are there; `C * LANES` is the block; `CELLS` says whether there are `cells`.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const C: usize, const R: usize, const CAPPED: bool>(
+    unsafe fn tile<S: Simd, const C: usize, const R: usize, const CAPPED: bool, const CELLS: bool>(
         &mut self,
         s: S,
         words: usize,
@@ -141,7 +159,12 @@ impl Sift<'_> {
             // SAFETY: vector c of the block's steps.
             unit[c] = unsafe { s.load_bf16(self.keys.unit.as_ptr().add(c * S::LANES).cast()) };
         }
+        let (reach, kept) = match &mut self.cells {
+            Some(cells) => (cells.reach.as_ptr(), cells.scores.as_mut_ptr()),
+            None => (core::ptr::null(), core::ptr::null_mut()),
+        };
         let mut pass = [false; R];
+        let mut scores = [[s.splat(0.0); C]; R];
         for r in 0..R {
             // SAFETY: rows and places were checked.
             unsafe {
@@ -150,13 +173,19 @@ impl Sift<'_> {
                 let center = *self.centers.as_ptr().add(place * BLOCK + self.lane);
                 // Without a softcap the needle comes to the keys, one number, and not the keys to the needle.
                 let needle = if CAPPED { along.needle } else { along.needle - center };
-                let (step, zero) = (s.splat(along.unit), s.splat(along.zero + along.slack));
+                let (step, zero) = (s.splat(along.unit), s.splat(along.zero));
+                let slack = s.splat(along.zero + along.slack);
                 let (needle, far) = (s.splat(needle), s.splat(along.far));
                 let mut below = all;
                 for c in 0..C {
-                    let reach = s.load(self.reach.as_ptr().add(c * S::LANES));
-                    let x = s.fma(s.to_f32(acc[r][c]), step, zero);
-                    let mut x = s.fma(x, unit[c], s.mul(reach, far));
+                    let codes = s.to_f32(acc[r][c]);
+                    let most = s.fma(codes, step, slack);
+                    let mut x = if CELLS {
+                        scores[r][c] = s.fma(s.fma(codes, step, zero), unit[c], s.splat(center));
+                        s.fma(most, unit[c], s.mul(s.load(reach.add(c * S::LANES)), far))
+                    } else {
+                        s.mul(most, unit[c])
+                    };
                     if CAPPED {
                         x = capped(s, s.add(x, s.splat(center)), self.softcap);
                     }
@@ -173,6 +202,11 @@ impl Sift<'_> {
             unsafe {
                 *rows.add(front) = *rows.add(i + r);
                 *places.add(front) = *places.add(i + r);
+                for c in 0..C {
+                    if CELLS {
+                        s.store(kept.add(front * BLOCK + c * S::LANES), scores[r][c]);
+                    }
+                }
             }
             front += usize::from(pass[r]);
         }
