@@ -198,6 +198,14 @@ impl<'a> Masking<'a> {
             _ => None,
         }
     }
+
+    /// Biases of all heads, if the mask has them.
+    pub(super) fn biases(&self) -> Option<Tensor<'a>> {
+        match self.mask {
+            Mask::Additive(t) => Some(t),
+            _ => None,
+        }
+    }
 }
 
 /// No NaN and no +inf; -inf is how a bias excludes.

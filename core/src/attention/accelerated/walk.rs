@@ -72,7 +72,7 @@ impl RowBlock<'_> {
 
     /// Running maxima and sums of the nodes' estimates, for [`RowBlock::prepare`].
     pub(super) fn total(&self, work: &mut Work) {
-        let n = self.queries();
+        let (n, lifted) = (self.queries(), work.is_lifted());
         work.scores[1][..n * BLOCK].fill(LOWEST);
         work.scores[2][..n * BLOCK].fill(0.0);
         for at in 0..self.cells.segments().div_ceil(ROOT) {
@@ -84,6 +84,10 @@ impl RowBlock<'_> {
             let q = Matrix { data: &work.q, stride: work.sizes.q_stride, cols: work.sizes.dim_k };
             let [scores, max, sum] = &mut work.scores;
             self.isa.run(Scores { block: block.keys, q, rows: &work.every[..n], out: scores });
+            if lifted {
+                self.total_lifted(work, at, &present, bits);
+                continue;
+            }
             let shared = Shared { reference: &work.reference, needle: &work.needle };
             self.isa.run(Total {
                 scores,
@@ -134,7 +138,8 @@ impl RowBlock<'_> {
                 continue;
             }
             let block = self.cells.root(at);
-            self.choose(work, &block, if sample { Listed::Sample } else { Listed::All }, &present, bits);
+            let listed = if sample { Listed::Sample } else { Listed::All };
+            self.choose(work, &block, at, listed, &present, bits);
             let coords = self.cells.coords();
             self.ahead(work, 1, |lane| coords.node(at * BLOCK + lane));
             for lane in 0..BLOCK {
@@ -159,6 +164,9 @@ impl RowBlock<'_> {
                 self.node(work, at * BLOCK + lane, lane, doubtful, &mut done, watch);
                 lane = next;
             }
+            if doubtful && work.is_lifted() {
+                self.doubt_lifted(work, &block, at, listed);
+            }
             let Work { scores, sums, every, sample: few, estimated, doubt, sigma, lean, .. } = work;
             let (rows, total) = (if sample { &**few } else { &every[..n] }, Some(&mut **estimated));
             if doubtful {
@@ -172,7 +180,19 @@ impl RowBlock<'_> {
 
     /// Scores a block's vectors for the rows that opened it, lists what they may have to open, and leaves estimates of all
     /// in the level's scores.
-    pub(super) fn choose(&self, work: &mut Work, block: &Block<'_>, rows: Listed, present: &[f32; BLOCK], bits: u16) {
+    /// `number` is that of the root block or of the node.
+    pub(super) fn choose(
+        &self,
+        work: &mut Work,
+        block: &Block<'_>,
+        number: usize,
+        rows: Listed,
+        present: &[f32; BLOCK],
+        bits: u16,
+    ) {
+        if work.is_lifted() {
+            return self.choose_lifted(work, block, number, rows, present, bits);
+        }
         let Work {
             sizes, q, scores, every, sample, reference, needle, mass, sigma, centers, sure, open, lists, ..
         } = work;
@@ -208,7 +228,7 @@ impl RowBlock<'_> {
         watch: &mut Option<Watch<'_>>,
     ) {
         let block = self.cells.node(node);
-        self.choose(work, &block, Listed::Child(lane), &[1.0; BLOCK], 0xffff);
+        self.choose(work, &block, node, Listed::Child(lane), &[1.0; BLOCK], 0xffff);
         if self.is_few(work) {
             self.isa.run(Fetch::stored(block.values.data));
         }
@@ -222,6 +242,9 @@ impl RowBlock<'_> {
         }
         self.opened(work, node, done, watch);
         self.raise_limits(work, lane);
+        if doubtful && work.is_lifted() {
+            self.doubt_lifted(work, &block, node, Listed::Child(lane));
+        }
         let Work { scores, sums, lists, estimated, coarse, settled, sigma, doubt, lean, .. } = work;
         let [cells, nodes, _] = scores;
         let (rows, places) = lists[1].of(lane);
@@ -293,9 +316,8 @@ impl RowBlock<'_> {
 
     /// The keys of one cell for the rows of its list.
     fn cell(&self, work: &mut Work, node: usize, leaf: usize, watch: &mut Option<Watch<'_>>) {
-        let Work { sizes, q, scores, reference, fine, exact, light, lists, full, lost, keys, room, sums, .. } = work;
-        let [weights, _, cell] = scores;
-        let (rows, places) = lists[0].of(leaf);
+        let Work { sizes, q, scores: [_, _, cell], lists, keys, room, .. } = &mut *work;
+        let (rows, _) = lists[0].of(leaf);
         let ids = self.cells.keys_of(node, leaf);
         if let Some(watch) = watch {
             rows.iter().for_each(|&r| watch(r, ids));
@@ -307,6 +329,14 @@ impl RowBlock<'_> {
             self.isa.run(Transpose { from: &self.head.k, ids, room, out: keys });
             self.isa.run(Scores { block: Stored::F32(keys), q, rows, out: cell });
         }
+        let mut softcap = self.head.softcap * core::f32::consts::LOG2_E;
+        if work.is_lifted() {
+            self.add_biases(work, leaf, ids);
+            softcap = 0.0;
+        }
+        let Work { sizes, scores, reference, fine, exact, light, lists, full, lost, sums, .. } = work;
+        let [weights, _, cell] = scores;
+        let (rows, places) = lists[0].of(leaf);
         let front = self.isa.run(Weigh {
             scores: cell,
             rows,
@@ -314,7 +344,7 @@ impl RowBlock<'_> {
             lane: leaf,
             reference,
             fine,
-            softcap: self.head.softcap * core::f32::consts::LOG2_E,
+            softcap,
             sum: exact,
             mass: weights,
             light,
