@@ -283,8 +283,8 @@ fn biases_without_room_for_logits_are_attended_exactly() {
     let heads = Heads::new(1, 1, 1, rows, keys, 0.2);
     for bias in [f32::MIN, -1e9, 1e9, 3e38] {
         let all = vec![bias; rows * keys];
-        let [a, b] = [Mode::Accelerated, Mode::Exact]
-            .map(|m| heads.run(additive(&all, [1, 1, rows, keys]), mode(m, 0.05)));
+        let [a, b] =
+            [Mode::Accelerated, Mode::Exact].map(|m| heads.run(additive(&all, [1, 1, rows, keys]), mode(m, 0.05)));
         let want: Vec<f64> = b.out.iter().map(|&x| f64::from(x)).collect();
         assert!(distance(&a.out, &want) < 1e-5 && a.lse == b.lse, "{bias}");
     }
@@ -358,8 +358,7 @@ fn certificates_hold() {
             let o = AttentionOptions { certificate: true, verified, ..mode(Mode::Accelerated, 0.3) };
             let (mut out, mut lse, mut bounds) = (vec![0.0; n * DIM], vec![0.0; n], vec![0.0; n]);
             let mask = additive(&bias, [1, 1, rows, keys]);
-            let stats =
-                attention(&heads.problem(mask, o, &mut out, &mut lse, Some(&mut bounds)), &memory(0)).unwrap();
+            let stats = attention(&heads.problem(mask, o, &mut out, &mut lse, Some(&mut bounds)), &memory(0)).unwrap();
             for ((have, want), &bound) in out.chunks(DIM).zip(want.chunks(DIM)).zip(&bounds) {
                 let error = distance(have, want);
                 assert!(error <= f64::from(bound) && (!verified || bound <= 0.3), "{name}: {error} and {bound}");

@@ -32,8 +32,10 @@ pub(super) struct Lifted {
     nodes: [Buf<f32>; 2],
     /// The same of a node's cells, by place.
     cells: [Buf<f32>; 2],
+    /// Pairs of a row and a node whose biases were brought together.
+    gathered: usize,
     /// Whether some bias in a usable segment is not 0.
-    pub(super) on: bool,
+    on: bool,
 }
 
 impl Lifted {
@@ -87,8 +89,19 @@ impl Work {
         let [nodes, cells] = Work::lengths(&self.sizes);
         let f = |len: usize| Buf::filled(memory, len, 0.0f32);
         let found = Buf::filled(memory, self.sizes.segments, 0)?;
-        self.lifted = Some(Lifted { found, nodes: [f(nodes)?, f(nodes)?], cells: [f(cells)?, f(cells)?], on: false });
+        self.lifted = Some(Lifted {
+            found,
+            nodes: [f(nodes)?, f(nodes)?],
+            cells: [f(cells)?, f(cells)?],
+            gathered: 0,
+            on: false,
+        });
         Ok(self)
+    }
+
+    /// Pairs of a row and a node whose biases were brought together since the last time.
+    pub(super) fn take_gathered(&mut self) -> usize {
+        self.lifted.as_mut().map_or(0, |l| core::mem::take(&mut l.gathered))
     }
 
     /// Whether biases steer the walk.
@@ -177,9 +190,9 @@ impl RowBlock<'_> {
         let step = work.sizes.queries * BLOCK;
         let Work { lists, lifted: Some(lifted), .. } = work else { return };
         let Some(biases) = self.biases() else { return };
-        let Lifted { nodes, cells: [top, share], .. } = lifted;
+        let Lifted { nodes, cells: [top, share], gathered, .. } = lifted;
         let [node_top, node_share] = nodes.each_ref().map(|x| &x[node / BLOCK * step..][..step]);
-        self.isa.run(CellLifts {
+        *gathered += self.isa.run(CellLifts {
             biases,
             rows: lists[1].of(lane).0,
             ids: self.cells.keys_of_node(node),

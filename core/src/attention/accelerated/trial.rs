@@ -88,6 +88,7 @@ impl RowBlock<'_> {
     /// What attending by cells costs, in query-key pairs of the dense kernels, and the relative error of the outputs it
     /// leaves, from the rows of the trial; `lean` says whether their sums are to be moved by [`RowBlock::lean`].
     pub(super) fn rehearse(&self, work: &mut Work, lean: bool) -> (f64, f64) {
+        work.take_gathered();
         let done = self.descend(work, true, false, &mut None);
         if lean {
             self.lean(work, true);
@@ -96,7 +97,9 @@ impl RowBlock<'_> {
         let error = self.error_of_sample(work);
         self.forget_sample(work);
         let cost = Cost::new(work.sizes.dim_k, work.sizes.dim_v);
-        let lists = cost.lists(done.nodes as f64, done.cells as f64, done.sifted as f64) / rows as f64;
+        let (nodes, cells) = (done.nodes as f64, done.cells as f64);
+        let lifts = cost.lifts(work.take_gathered() as f64, if work.is_lifted() { cells } else { 0.0 });
+        let lists = (cost.lists(nodes, cells, done.sifted as f64) + lifts) / rows as f64;
         let pairs = (lists + cost.row(self.cells.segments().div_ceil(ROOT) as f64)) * self.queries() as f64;
         (pairs, error)
     }

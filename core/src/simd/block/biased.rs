@@ -12,6 +12,7 @@ use crate::simd::Task;
 use crate::simd::element::{Element, F16, F32};
 use crate::simd::vector::Simd;
 use core::f32::consts::{LN_2, LOG2_E};
+use half::f16;
 
 /// Biases so far below a row's largest, in natural units, stand for nothing: masks are made from large negative numbers too.
 const FAR: f32 = 1000.0;
@@ -70,6 +71,7 @@ pub(crate) struct Biases<'a> {
 trait Bias: Element {
     const ZERO: Self::T;
     fn row<'a>(rows: &Rows<'a>, i: usize) -> &'a [Self::T];
+    fn wide(x: Self::T) -> f32;
 }
 
 impl Bias for F32 {
@@ -78,6 +80,10 @@ impl Bias for F32 {
     fn row<'a>(rows: &Rows<'a>, i: usize) -> &'a [f32] {
         rows.row_f32(i).unwrap_or_default()
     }
+    #[inline(always)]
+    fn wide(x: f32) -> f32 {
+        x
+    }
 }
 
 impl Bias for F16 {
@@ -85,6 +91,10 @@ impl Bias for F16 {
     #[inline(always)]
     fn row<'a>(rows: &Rows<'a>, i: usize) -> &'a [u16] {
         rows.row_bits(i).unwrap_or_default()
+    }
+    #[inline(always)]
+    fn wide(x: u16) -> f32 {
+        f16::from_bits(x).to_f32()
     }
 }
 
@@ -160,7 +170,7 @@ fn extremes<E: Element, S: Simd>(s: S, x: &[E::T]) -> [f32; 2] {
 
 /// Sum of `e^(x - top)`, and how many numbers are not far below `top`.
 #[inline(always)]
-fn weights<E: Element, S: Simd>(s: S, x: &[E::T], top: f32) -> (f32, usize) {
+fn weights<E: Bias, S: Simd>(s: S, x: &[E::T], top: f32) -> (f32, usize) {
     let (from, mut sum, mut near) = (s.splat(top), s.splat(0.0), 0);
     let mut at = 0;
     while at + S::LANES <= x.len() {
@@ -171,15 +181,10 @@ fn weights<E: Element, S: Simd>(s: S, x: &[E::T], top: f32) -> (f32, usize) {
         at += S::LANES;
     }
     let mut sum = s.reduce_add(sum);
-    let mut last = [0.0; BLOCK];
-    if at < x.len() {
-        let n = x.len() - at;
-        // SAFETY: so many numbers are left, fewer than a vector, which fits a block.
-        unsafe { s.store(last.as_mut_ptr(), E::load_partial(s, x.as_ptr().add(at), n)) };
-        for &x in &last[..n] {
-            sum += libm::expf(x - top);
-            near += u32::from(x - top > -FAR);
-        }
+    for &x in &x[at..] {
+        let d = E::wide(x) - top;
+        sum += libm::expf(d);
+        near += u32::from(d > -FAR);
     }
     (sum, near as usize)
 }
@@ -246,7 +251,7 @@ impl Survey<'_> {
             } else {
                 let (sum, near) = weights::<E, S>(s, part, top);
                 // Where other keys lie in between, it must be those that are seen.
-                let seen = near == keys && (part.len() == keys || sees::<E, S>(s, row, ids, segment, keys, top));
+                let seen = near == keys && (part.len() == keys || sees::<E>(row, &ids[segment * keys..][..keys], top));
                 seen.then_some(sum / keys as f32)
             };
             match share.filter(|_| (top * LOG2_E).abs() < LARGEST) {
@@ -260,15 +265,10 @@ impl Survey<'_> {
     }
 }
 
-/// Whether a row sees all keys of a segment, one by one.
+/// Whether a row sees all of these keys, one by one.
 #[inline(always)]
-fn sees<E: Bias, S: Simd>(s: S, row: &[E::T], ids: &[u32], segment: usize, keys: usize, top: f32) -> bool {
-    let mut x = [0.0; BLOCK];
-    ids[segment * keys..][..keys].iter().all(|&id| {
-        // SAFETY: one number; a vector fits a block.
-        unsafe { s.store(x.as_mut_ptr(), E::load_partial(s, &row[id as usize], 1)) };
-        x[0] - top > -FAR
-    })
+fn sees<E: Bias>(row: &[E::T], ids: &[u32], top: f32) -> bool {
+    ids.iter().all(|&id| E::wide(row[id as usize]) - top > -FAR)
 }
 
 /// Largest biases and shares of a node's cells for the rows of a list, by place.
@@ -284,10 +284,11 @@ pub(crate) struct CellLifts<'a> {
 }
 
 impl Task for CellLifts<'_> {
-    type Out = ();
+    /// Rows whose biases were not all the same, and had to be brought together.
+    type Out = usize;
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn run<S: Simd>(self, s: S) -> usize {
         match self.biases.of.dtype() {
             Dtype::F16 => self.gather::<F16, S>(s),
             _ => self.gather::<F32, S>(s),
@@ -297,7 +298,7 @@ impl Task for CellLifts<'_> {
 
 impl CellLifts<'_> {
     #[inline(always)]
-    fn gather<E: Bias, S: Simd>(self, s: S) {
+    fn gather<E: Bias, S: Simd>(self, s: S) -> usize {
         let CellLifts { biases, rows, ids, node, lane, out } = self;
         check(rows, node.top.len().min(node.share.len()), BLOCK, BLOCK);
         assert!(ids.len() == BLOCK * BLOCK && lane < BLOCK);
@@ -309,7 +310,7 @@ impl CellLifts<'_> {
         let (low, high) = ids.iter().fold((u32::MAX, 0), |(a, b), &id| (a.min(id), b.max(id)));
         let bytes = ((high - low) as usize + 1).min(2 * ids.len()) * size_of::<E::T>();
         let (mut reader, mut ahead) = (biases.reader::<E>(), biases.reader::<E>());
-        let mut x = [E::ZERO; BLOCK * BLOCK];
+        let (mut x, mut gathered) = ([E::ZERO; BLOCK * BLOCK], 0);
         let outs = out.top.chunks_exact_mut(BLOCK).zip(out.share.chunks_exact_mut(BLOCK));
         for (i, (&query, (top, share))) in rows.iter().zip(outs).enumerate() {
             if let Some(&next) = rows.get(i + AHEAD) {
@@ -322,6 +323,7 @@ impl CellLifts<'_> {
                 share.fill(1.0);
                 continue;
             }
+            gathered += 1;
             let row = reader.row(query);
             assert!((high as usize) < row.len());
             for (x, &id) in x.iter_mut().zip(&order) {
@@ -345,6 +347,7 @@ impl CellLifts<'_> {
                 }
             }
         }
+        gathered
     }
 }
 

@@ -7,6 +7,8 @@
 //! coordinates of `coords`; `weigh` exact weights; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
 
 mod biased;
+#[cfg(all(test, feature = "full"))]
+mod biased_tests;
 mod bound;
 mod choose;
 mod coords;
