@@ -260,8 +260,14 @@ fn what_a_bias_hides_is_in_no_estimate() {
             }
         }
     }
+    // Steep distances far from all rows: next to nothing is left to score.
+    let steep: Vec<f32> = (0..rows * keys).map(|x| -8.0 * (keys + 100 - x % keys) as f32).collect();
+    let run = heads.run(additive(&steep, [1, 1, rows, keys]), mode(Mode::Accelerated, 0.05));
+    let (want, _) = heads.naive(&steep, [1, 1], AttentionOptions::default());
+    assert!(distance(&run.out, &want) < 1e-3, "{}", distance(&run.out, &want));
     // Hidden from some rows only, in every cell: nothing can be estimated, and nothing is.
-    let some: Vec<f32> = (0..rows * keys).map(|x| if hash(33, x as u64) % 40 == 0 { -INF } else { 0.3 }).collect();
+    let some: Vec<f32> =
+        (0..rows * keys).map(|x| if hash(33, x as u64).is_multiple_of(40) { -INF } else { 0.3 }).collect();
     let run = heads.run(additive(&some, [1, 1, rows, keys]), mode(Mode::Accelerated, 0.05));
     let (want, _) = heads.naive(&some, [1, 1], AttentionOptions::default());
     assert!(run.stats.pairs == run.stats.pairs_dense && distance(&run.out, &want) < 1e-5);

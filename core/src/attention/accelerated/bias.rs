@@ -12,11 +12,15 @@ use crate::cells::{BLOCK, Block, NODES, ROOT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan};
 use crate::simd::block::{
-    AddBiases, Biases, CellLifts, ChooseBiased, DoubtBiased, Lifts, LiftsMut, Matrix, Scores, Survey, TotalBiased,
+    AddBiases, Biases, CellLifts, ChooseBiased, DoubtBiased, FAR, Lifts, LiftsMut, Matrix, Scores, Survey, TotalBiased,
     found,
 };
+use crate::simd::tile::Span;
 
 const _: () = assert!(NODES == 1 && ROOT == BLOCK, "a segment is a node, and lifts of nodes lie like their scores");
+
+/// Keys that are looked at together where ranges end.
+const CHUNK: usize = 64;
 
 /// Rows of a trial that are attended at once.
 const AT_ONCE: usize = 32;
@@ -32,6 +36,8 @@ pub(super) struct Lifted {
     nodes: [Buf<f32>; 2],
     /// The same of a node's cells, by place.
     cells: [Buf<f32>; 2],
+    /// By query: the largest bias in segments.
+    best: Buf<f32>,
     /// Pairs of a row and a node whose biases were brought together.
     gathered: usize,
     /// Whether some bias in a usable segment is not 0.
@@ -79,6 +85,7 @@ impl Work {
             Buf::<f32>::plan(plan, len);
             Buf::<f32>::plan(plan, len);
         }
+        Buf::<f32>::plan(plan, s.queries);
     }
 
     /// With room for biases: without it, keys under them are attended exactly.
@@ -89,13 +96,8 @@ impl Work {
         let [nodes, cells] = Work::lengths(&self.sizes);
         let f = |len: usize| Buf::filled(memory, len, 0.0f32);
         let found = Buf::filled(memory, self.sizes.segments, 0)?;
-        self.lifted = Some(Lifted {
-            found,
-            nodes: [f(nodes)?, f(nodes)?],
-            cells: [f(cells)?, f(cells)?],
-            gathered: 0,
-            on: false,
-        });
+        let (nodes, cells, best) = ([f(nodes)?, f(nodes)?], [f(cells)?, f(cells)?], f(self.sizes.queries)?);
+        self.lifted = Some(Lifted { found, nodes, cells, best, gathered: 0, on: false });
         Ok(self)
     }
 
@@ -121,7 +123,7 @@ impl RowBlock<'_> {
         let proven = work.evidence.is_some();
         let step = work.sizes.queries * BLOCK;
         let (Some(biases), Some(lifted)) = (self.biases(), &mut work.lifted) else { return };
-        let Lifted { found, nodes: [top, share], on, .. } = lifted;
+        let Lifted { found, nodes: [top, share], best, on, .. } = lifted;
         let (ranges, ids) = (self.cells.ranges(), self.cells.ids());
         let found = &mut found[..ranges.len()];
         for (found, &[low, high]) in found.iter_mut().zip(ranges) {
@@ -131,6 +133,7 @@ impl RowBlock<'_> {
         for i in 0..self.queries() {
             if biases.shared() && i >= self.n {
                 // Other heads have the same.
+                best[i] = best[i % self.n];
                 for at in (0..top.len()).step_by(step) {
                     let from = at + i % self.n * BLOCK;
                     top.copy_within(from..from + BLOCK, at + i * BLOCK);
@@ -138,7 +141,7 @@ impl RowBlock<'_> {
                 }
                 continue;
             }
-            self.isa.run(Survey {
+            best[i] = self.isa.run(Survey {
                 biases,
                 query: i as u16,
                 ranges,
@@ -164,6 +167,38 @@ impl RowBlock<'_> {
             _ if all => Seen::All,
             _ => Seen::Nothing,
         }
+    }
+
+    /// Takes the ends of the dense ranges off where no row of the block sees anything, or anything that weighs beside what it
+    /// sees in segments: keys that come into no cell may lie there.
+    pub(super) fn trim(&self, work: &mut Work) {
+        let Work { ranges, lifted: Some(lifted), .. } = work else { return };
+        let Some(biases) = self.biases() else { return };
+        let heads = if biases.shared() { 1 } else { self.group };
+        let unseen = |begin: usize, end: usize| {
+            let mut part = [0.0; CHUNK];
+            (0..heads * self.n).all(|i| {
+                let part = &mut part[..end - begin];
+                biases.rows_of(i / self.n).read_part(self.begin + i % self.n, begin, part);
+                let least = lifted.best[i] - FAR;
+                part.iter().all(|&x| x == f32::NEG_INFINITY || x < least)
+            })
+        };
+        let mut n = 0;
+        for i in 0..ranges.len() {
+            let Span { mut begin, mut end } = ranges[i];
+            while begin < end && unseen(begin, (begin + CHUNK).min(end)) {
+                begin = (begin + CHUNK).min(end);
+            }
+            while begin < end && unseen(end.saturating_sub(CHUNK).max(begin), end) {
+                end = end.saturating_sub(CHUNK).max(begin);
+            }
+            if begin < end {
+                ranges[n] = Span { begin, end };
+                n += 1;
+            }
+        }
+        ranges.truncate(n);
     }
 
     /// [`RowBlock::total`] of one root block, whose scores are there.

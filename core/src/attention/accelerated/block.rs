@@ -342,6 +342,9 @@ impl RowBlock<'_> {
         if at < self.head.v.rows() {
             crate::error::reserved(work.ranges.push(Span { begin: at, end: self.head.v.rows() }));
         }
+        if count > 0 {
+            self.trim(work);
+        }
         count
     }
 

@@ -15,7 +15,7 @@ use core::f32::consts::{LN_2, LOG2_E};
 use half::f16;
 
 /// Biases so far below a row's largest, in natural units, stand for nothing: masks are made from large negative numbers too.
-const FAR: f32 = 1000.0;
+pub(crate) const FAR: f32 = 1000.0;
 
 /// Biases beyond, in powers of two, leave no room for logits.
 const LARGEST: f32 = 1e6;
@@ -204,10 +204,11 @@ pub(crate) struct Survey<'a> {
 }
 
 impl Task for Survey<'_> {
-    type Out = ();
+    /// The largest bias in these segments.
+    type Out = f32;
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn run<S: Simd>(self, s: S) -> f32 {
         match self.biases.of.dtype() {
             Dtype::F16 => self.read::<F16, S>(s),
             _ => self.read::<F32, S>(s),
@@ -217,7 +218,7 @@ impl Task for Survey<'_> {
 
 impl Survey<'_> {
     #[inline(always)]
-    fn read<E: Bias, S: Simd>(self, s: S) {
+    fn read<E: Bias, S: Simd>(self, s: S) -> f32 {
         let Survey { biases, query, ranges, ids, found, lifts, step } = self;
         let row = biases.reader::<E>().row(query);
         let keys = ids.len() / ranges.len().max(1);
@@ -262,6 +263,7 @@ impl Survey<'_> {
                 None => *bits |= found::PART,
             }
         }
+        best
     }
 }
 

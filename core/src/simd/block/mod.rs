@@ -25,7 +25,7 @@ mod weigh;
 mod width;
 
 pub(crate) use biased::{
-    AddBiases, Biases, CellLifts, ChooseBiased, DoubtBiased, Lifts, LiftsMut, Survey, TotalBiased, found,
+    AddBiases, Biases, CellLifts, ChooseBiased, DoubtBiased, FAR, Lifts, LiftsMut, Survey, TotalBiased, found,
 };
 pub(crate) use bound::{Beyond, Bound, Opening, Proofs};
 pub(crate) use choose::{Children, Choose, Doubt, Limits};
