@@ -1,10 +1,12 @@
 //! Captured queries, keys and values: safetensors with `layer{l}.q` `[heads, n, d]`, `layer{l}.k` and `.v`
 //! `[KV heads, n, d]`, metadata `causal` (and `layer{l}.causal` where a layer differs).
 
+use crate::bias::Bias;
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// One layer in f32.
 pub struct Layer {
@@ -26,6 +28,8 @@ pub struct Layer {
     pub k: Vec<f32>,
     /// `[heads_kv, rows, dim]`.
     pub v: Vec<f32>,
+    /// Added to the logits; hides what `causal` hides.
+    pub bias: Option<Arc<Bias>>,
 }
 
 impl Layer {
@@ -56,7 +60,7 @@ pub fn bundled() -> PathBuf {
 pub fn noise(rows: usize) -> Vec<Layer> {
     let draw = |heads: usize, seed: u64| crate::speed::noise(heads * rows * 64, seed);
     let (q, k, v) = (draw(2, 1), draw(1, 2), draw(1, 3));
-    vec![Layer { number: 0, causal: true, heads_q: 2, heads_kv: 1, rows, dim: 64, q, k, v }]
+    vec![Layer { number: 0, causal: true, heads_q: 2, heads_kv: 1, rows, dim: 64, q, k, v, bias: None }]
 }
 
 /// Reads a file of captured heads, the first `most` tokens of each.
@@ -87,7 +91,7 @@ pub fn load(path: &Path, most: usize) -> Result<Vec<Layer>, Box<dyn Error>> {
         let word = words.get(&format!("layer{number}.causal")).or_else(|| words.get("causal"));
         let causal = word.is_some_and(|w| w.eq_ignore_ascii_case("true") || w == "1");
         let (q, k, v) = (cut(&q, heads_q)?, cut(&k, heads_kv)?, cut(&v, heads_kv)?);
-        layers.push(Layer { number, causal, heads_q, heads_kv, rows, dim, q, k, v });
+        layers.push(Layer { number, causal, heads_q, heads_kv, rows, dim, q, k, v, bias: None });
     }
     if layers.is_empty() { Err("no tensor layer{l}.q".into()) } else { Ok(layers) }
 }
@@ -136,7 +140,18 @@ mod tests {
 
     fn layer(rows: usize, first: f32) -> Layer {
         let row = |heads: usize| (0..heads * rows * 2).map(|i| first + i as f32).collect();
-        Layer { number: 3, causal: true, heads_q: 2, heads_kv: 1, rows, dim: 2, q: row(2), k: row(1), v: row(1) }
+        Layer {
+            number: 3,
+            causal: true,
+            heads_q: 2,
+            heads_kv: 1,
+            rows,
+            dim: 2,
+            q: row(2),
+            k: row(1),
+            v: row(1),
+            bias: None,
+        }
     }
 
     #[test]

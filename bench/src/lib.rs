@@ -3,6 +3,7 @@
 
 pub mod accelerated;
 pub mod baselines;
+pub mod bias;
 pub mod cells;
 pub mod clock;
 pub mod heads;

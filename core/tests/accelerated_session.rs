@@ -433,9 +433,15 @@ fn auto_is_exact_where_cells_do_not_help_and_says_why() {
         assert_eq!(ran(&session, rows, Some(Mask::Causal { q_pos0: 1000 })), short);
         let zero = vec![0.0; rows * tokens.len()];
         let small = vec![0.1; rows * tokens.len()];
+        let certified = tokens.session(
+            &SessionOptions { dense_below: 2048, ..with(o, |o| (o.certificate, o.verified) = (true, false)) },
+            1000,
+        );
+        // Bounds know nothing of biases.
         for (bias, want) in [(&zero, accelerated), (&small, (Mode::Exact, Reason::OnlyWay))] {
             let bias = Mask::Additive(Tensor::new(bias, [1, 1, rows, tokens.len()]).unwrap());
-            assert_eq!(ran(&session, rows, Some(bias)), want);
+            assert_eq!(ran(&session, rows, Some(bias)), accelerated);
+            assert_eq!(ran(&certified, rows, Some(bias)), want);
         }
     }
     let padded = vec![0; tokens.len()];

@@ -91,7 +91,7 @@ pub const ICE_MASK_CAUSAL: ice_mask_kind = 1;
 pub const ICE_MASK_PREFIX: ice_mask_kind = 2;
 /// Key j is padding where keys[j] is 0.
 pub const ICE_MASK_KEYS: ice_mask_kind = 3;
-/// A bias is added to every logit; -inf excludes.
+/// A bias is added to every logit; -inf excludes. Accelerated attention takes finite biases to its cells.
 pub const ICE_MASK_ADDITIVE: ice_mask_kind = 4;
 
 /// How attention is computed.
@@ -341,7 +341,9 @@ pub struct ice_mask {
     pub keys: *const u8,
     /// KEYS: elements of `keys`.
     pub keys_len: usize,
-    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf.
+    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Accelerated attention reads all
+    /// of it, and attends exactly to segments of 256 keys that some row of a block sees only in part. There, a bias 1,000
+    /// and more below the row's largest hides its key as -inf does. Under certificates keys with a bias are attended exactly.
     pub bias: ice_tensor,
     /// ADDITIVE: heads of `bias`: 0 or 1 = shared by all query heads.
     pub bias_heads: u32,

@@ -178,12 +178,12 @@ fn median(x: &mut [f64]) -> f64 {
     x[x.len() / 2]
 }
 
-/// A layer of the first rows of another.
+/// A layer of the first rows of another, without its bias.
 fn first_rows(layer: &Layer, rows: usize) -> Layer {
     let rows = layer.rows.min(rows);
     let cut =
         |x: &[f32]| x.chunks(layer.rows * layer.dim).flat_map(|h| h[..rows * layer.dim].iter().copied()).collect();
-    Layer { rows, q: cut(&layer.q), k: cut(&layer.k), v: cut(&layer.v), ..*layer }
+    Layer { rows, q: cut(&layer.q), k: cut(&layer.k), v: cut(&layer.v), bias: None, ..*layer }
 }
 
 /// Seconds of exact attention, of a shorter layer and scaled where there is one.
@@ -238,6 +238,10 @@ fn problem<'a>(layer: &'a Layer, options: AttentionOptions, out: &'a mut [f32]) 
     let (q, k, v) = (&layer.q, &layer.k, &layer.v);
     let (q, k, v) = (tensor(q, layer.heads_q), tensor(k, layer.heads_kv), tensor(v, layer.heads_kv));
     let out = TensorMut::new(out, [1, layer.heads_q, n, d]).expect("room for the output");
-    let mask = if layer.causal { Mask::Causal { q_pos0: 0 } } else { Mask::None };
+    let mask = match &layer.bias {
+        Some(bias) => bias.mask(),
+        None if layer.causal => Mask::Causal { q_pos0: 0 },
+        None => Mask::None,
+    };
     Problem { q, k, v, out, lse: None, bounds: None, mask, options }
 }

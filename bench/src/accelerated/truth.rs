@@ -80,7 +80,10 @@ fn attend(layer: &Layer, head: usize, row: usize) -> Attended {
     let q = &layer.queries(head)[row * d..][..d];
     let visible = if layer.causal { row + 1 } else { n };
     let dot = |k: &[f32]| q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-    let logits: Vec<f64> = layer.keys(head).chunks(d).take(visible).map(|k| scale * dot(k)).collect();
+    let mut logits: Vec<f64> = layer.keys(head).chunks(d).take(visible).map(|k| scale * dot(k)).collect();
+    if let Some(bias) = &layer.bias {
+        logits.iter_mut().zip(bias.row(head, row)).for_each(|(x, bias)| *x += bias);
+    }
     let top = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = logits.iter().map(|x| (x - top).exp()).collect();
     let sum: f64 = weights.iter().sum();

@@ -4,9 +4,12 @@ use clap::Parser;
 use iceformer_bench::accelerated::inputs::Inputs;
 use iceformer_bench::accelerated::report::{self, Case};
 use iceformer_bench::accelerated::{Outcome, Settings, Way, plot, study};
+use iceformer_bench::bias::{Bias, Kind};
 use iceformer_core::attention::accelerated::Rule;
+use iceformer_core::mem::Dtype;
 use std::error::Error;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Times accelerated attention beside exact attention on captured heads, in turns, and measures output errors (relative
 /// L2 of a row, all heads of a layer side by side, against f64) and heavy keys missed (true weight of 1 % and more, in
@@ -27,6 +30,12 @@ struct Cli {
     /// Time exact attention on the first 4096 rows before and after, scaled by pairs, instead of on all rows
     #[arg(long)]
     calibrate: bool,
+    /// Add a bias to all logits, given as a mask that hides later keys too: alibi or buckets (as of T5)
+    #[arg(long, value_name = "KIND", conflicts_with = "calibrate")]
+    bias: Option<Kind>,
+    /// Biases in f16
+    #[arg(long, requires = "bias")]
+    bias_f16: bool,
     /// Write the table between the marks <!-- accelerated --> of a file
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
@@ -107,6 +116,14 @@ impl Cli {
                 words.push(word.into());
             }
         }
+        match self.bias {
+            Some(Kind::Alibi) => words.push("--bias alibi".into()),
+            Some(Kind::Buckets) => words.push("--bias buckets".into()),
+            None => {}
+        }
+        if self.bias_f16 {
+            words.push("--bias-f16".into());
+        }
         words.join(" ")
     }
 }
@@ -117,8 +134,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let ways = cli.ways()?;
     println!("{}", report::method(&settings));
     let mut cases = Vec::new();
-    cli.inputs.each(|data, layers| {
+    cli.inputs.each(|data, mut layers| {
         let rows = layers[0].rows;
+        if let Some(kind) = cli.bias {
+            let dtype = if cli.bias_f16 { Dtype::F16 } else { Dtype::F32 };
+            let bias = Arc::new(Bias::new(kind, dtype, layers[0].heads_q, rows, layers[0].causal));
+            layers.iter_mut().for_each(|layer| layer.bias = Some(bias.clone()));
+        }
         let plain: Vec<Way> = ways.iter().map(|w| w.2).collect();
         let mut of: Vec<Vec<(usize, Outcome)>> = vec![Vec::new(); ways.len()];
         for layer in &layers {

@@ -8,10 +8,11 @@
 use super::few::{self, FEW, MOST};
 use super::fixed::FixedWork;
 use super::mask::{Masking, Visible};
-use super::panel::{Ahead, Panel, SELF, add_bias, factor};
+use super::panel::{Ahead, Panel, SELF, factor};
 use crate::error::Result;
 use crate::features::{PANELS, Part, SHARED_QK};
 use crate::mem::{Buf, Dtype, Maker, Memory, Plan, Rows, RowsMut};
+use crate::simd::bias::add_bias;
 use crate::simd::tile::{self, KEYS, PANEL, ROWS, Span};
 use crate::simd::{self, Isa, Simd, Task, rows};
 

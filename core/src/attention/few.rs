@@ -5,8 +5,9 @@
 
 use super::exact::{Head, Queries, Sizes, Work, block_of_keys, clamp, finish_row, look, look_at, next_block};
 use super::mask::Visible;
-use super::panel::{SELF, add_bias, factor};
+use super::panel::{SELF, factor};
 use crate::mem::{Rows, RowsMut, Tensor, TensorMut};
+use crate::simd::bias::add_bias;
 use crate::simd::few::{self, Weights};
 use crate::simd::tile::Span;
 use crate::simd::{self, Isa, Simd, Task, rows};

@@ -69,6 +69,7 @@ impl AttentionRoom {
         Buf::<f32>::plan(plan, n.saturating_mul(dim));
         Buf::<f32>::plan(plan, n.saturating_mul(dim_v));
         accelerated::Work::plan(plan, dim, dim_v, 1, MANY, n);
+        accelerated::Work::plan_lifted(plan, dim, dim_v, 1, MANY, n);
         Cells::plan(plan, Dtype::F32, dim, dim_v, n);
     }
 
@@ -88,7 +89,7 @@ impl AttentionRoom {
         let (order, ids) = (m.room(n), m.room(n));
         let (keys, values) = (m.filled(n.saturating_mul(dim), 0.0), m.filled(n.saturating_mul(dim_v), 0.0));
         m.finish()?;
-        let work = accelerated::Work::new_in(memory, dim, dim_v, 1, MANY, n)?;
+        let work = accelerated::Work::new_in(memory, dim, dim_v, 1, MANY, n)?.lifted(memory)?;
         let cells = Cells::new_in(memory, Dtype::F32, dim, dim_v, n)?;
         Ok(AttentionRoom { slots: n, dim, dim_v, arranging, order, ids, keys, values, work, cells })
     }

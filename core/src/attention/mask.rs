@@ -22,7 +22,9 @@ pub enum Mask<'a> {
     /// Key j of batch b is padding where `keep[b * rows_kv + j] == 0`. Length `rows_kv` (shared) or `batch * rows_kv`.
     Keys(&'a [u8]),
     /// `bias[b][h][i][j]` is added to the logit (f32 or f16, finite or -inf; -inf excludes). Batch and head counts of 1 are
-    /// shared by all batches or heads.
+    /// shared by all batches or heads. Accelerated attention takes finite biases to its cells; to segments of keys that some
+    /// row of a block sees only in part, and under certificates to all keys whose bias is not 0, it attends exactly. There a
+    /// bias 1,000 and more below a row's largest hides its key as -inf does.
     Additive(Tensor<'a>),
 }
 
@@ -195,6 +197,14 @@ impl<'a> Masking<'a> {
                 let [b, h, _, _] = t.shape();
                 Some(t.head(if b == 1 { 0 } else { batch }, if h == 1 { 0 } else { head }))
             }
+            _ => None,
+        }
+    }
+
+    /// Biases of all heads, if the mask has them.
+    pub(super) fn biases(&self) -> Option<Tensor<'a>> {
+        match self.mask {
+            Mask::Additive(t) => Some(t),
             _ => None,
         }
     }

@@ -3,6 +3,7 @@
 use super::exact::{Head, Queries};
 use super::mask::Visible;
 use crate::mem::Rows;
+use crate::simd::bias::add_biases;
 use crate::simd::fixed::{self, Fixed};
 use crate::simd::online::{self, Limits, State};
 use crate::simd::tile::{self, PANEL, ROWS, Span, Values};
@@ -18,25 +19,6 @@ pub(super) fn factor(head: &Head<'_>, bias: bool) -> (f32, bool) {
     // A factor of the plain kind must be positive, or the largest score would not be the largest logit.
     let plain = head.softcap == 0.0 && !bias && head.scale > 0.0;
     (if plain { head.scale * core::f32::consts::LOG2_E } else { core::f32::consts::LOG2_E }, plain)
-}
-
-/// Keys whose bias is widened at a time.
-const BIAS: usize = 64;
-
-/// Adds bias row `i`, keys `first..`, to scores that are `stride` apart; stops at the end of `x`.
-#[inline(always)]
-pub(super) fn add_bias<S: Simd>(s: S, bias: &Rows<'_>, i: usize, first: usize, x: &mut [f32], stride: usize) {
-    let mut wide = [0.0; BIAS];
-    for (part, x) in x.chunks_mut(BIAS * stride).enumerate() {
-        let b = &mut wide[..x.len().div_ceil(stride)];
-        rows::widen_part(s, bias, i, first + part * BIAS, b);
-        // Two loops, so that the first is over neighbours.
-        if stride == 1 {
-            x.iter_mut().zip(&*b).for_each(|(x, b)| *x += b);
-        } else {
-            x.iter_mut().step_by(stride).zip(&*b).for_each(|(x, b)| *x += b);
-        }
-    }
 }
 
 /// Keys and values of the next block, to be prefetched in as many parts as there are tiles of rows.
@@ -141,11 +123,7 @@ impl Panel<'_> {
             simd::logits(s, scores, self.head.scale, self.head.softcap);
         }
         if let Some(bias) = &bias {
-            for (part, x) in scores.chunks_mut(BIAS * PANEL).enumerate() {
-                for r in 0..rows {
-                    add_bias(s, bias, self.queries.at(r), self.first + lo + part * BIAS, &mut x[r..], PANEL);
-                }
-            }
+            add_biases(s, bias, |r| self.queries.at(r), rows, self.first + lo, scores);
         }
         if !whole {
             online::hide(s, scores, 0, all_lo - lo, vecs, &limits);

@@ -318,6 +318,7 @@ impl Session {
                 if o.attention.certificate {
                     accelerated::Work::plan_proving(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity);
                 }
+                accelerated::Work::plan_lifted(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity);
                 most = most.or(form);
             }
         }
@@ -500,6 +501,9 @@ impl Session {
         if o.attention.certificate {
             work = work.proving(memory)?;
         }
+        if masking.biases().is_some() {
+            work = work.lifted(memory)?;
+        }
         let all = Accelerated {
             q,
             kv: |_, head: usize| {
@@ -521,8 +525,8 @@ impl Session {
         };
         all.run(&mut work, ith, nth, stats, &mut None);
         if auto && stats.rows > 0 && stats.pairs == stats.pairs_dense {
-            // Cells know nothing of biases: only segments where those are zero can be estimated.
-            let biased = masking.bias(0, 0).is_some();
+            // Bounds know nothing of biases: only segments where those are zero can be certified.
+            let biased = o.attention.certificate && masking.biases().is_some();
             (stats.mode, stats.reason) = (Mode::Exact, if biased { Reason::OnlyWay } else { Reason::Diffuse });
         }
         Ok(())

@@ -371,6 +371,21 @@ impl Cells {
         &self.ids[(node * BLOCK + lane) * BLOCK..][..BLOCK]
     }
 
+    /// Rows of the keys of a node, cell by cell.
+    pub(crate) fn keys_of_node(&self, node: usize) -> &[u32] {
+        &self.ids[node * BLOCK * BLOCK..][..BLOCK * BLOCK]
+    }
+
+    /// Rows of the keys of all complete segments, `[segment][SEGMENT]`.
+    pub(crate) fn ids(&self) -> &[u32] {
+        &self.ids[..self.segments * SEGMENT]
+    }
+
+    /// First and last row of every complete segment, as [`range`](Cells::range).
+    pub(crate) fn ranges(&self) -> &[[u32; 2]] {
+        &self.range[..self.segments]
+    }
+
     /// Coordinates of the cells' keys.
     pub(crate) fn coords(&self) -> &Coords {
         &self.coords

@@ -6,6 +6,7 @@
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+pub(crate) mod bias;
 pub(crate) mod block;
 pub(crate) mod codes;
 #[cfg(test)]

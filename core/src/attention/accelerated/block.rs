@@ -2,6 +2,7 @@
 
 use super::super::exact::{self, Head, Queries, ROW_BLOCK};
 use super::super::few::{self, FEW, MOST};
+use super::bias::{Lifted, Seen};
 use super::proof::Evidence;
 use super::rule::Rule;
 use crate::cells::{BLOCK, Cells, Matrix, SEGMENT};
@@ -173,6 +174,8 @@ pub(crate) struct Work {
     pub(super) ranges: Buf<Span>,
     /// For certificates.
     pub(super) evidence: Option<Evidence>,
+    /// For biases.
+    pub(super) lifted: Option<Lifted>,
 }
 
 impl Work {
@@ -270,16 +273,9 @@ impl Work {
             usable: Buf::filled(memory, s.segments, 0)?,
             ranges: Buf::with_capacity(memory, s.segments + 1)?,
             evidence: None,
+            lifted: None,
         })
     }
-}
-
-/// How much of a segment a mask touches.
-enum Masked {
-    None,
-    Some,
-    /// No row of the block sees any of it.
-    All,
 }
 
 /// `n` consecutive rows of each of `group` heads that share keys and values.
@@ -319,6 +315,7 @@ impl RowBlock<'_> {
             first = first.max(seen.begin).max(seen.sinks);
             end = end.min(seen.end);
         }
+        self.survey(work, first, end);
         let (mut count, mut at) = (0, 0);
         work.ranges.clear();
         work.usable.fill(0);
@@ -327,10 +324,10 @@ impl RowBlock<'_> {
             if low < first || high >= end {
                 continue;
             }
-            let hidden = match self.masked(segment, low, high) {
-                Masked::None => false,
-                Masked::Some => continue,
-                Masked::All => true,
+            let hidden = match self.masked(work, segment) {
+                Seen::All => false,
+                Seen::Part => continue,
+                Seen::Nothing => true,
             };
             if at < low {
                 // One more range than segments fits.
@@ -345,11 +342,14 @@ impl RowBlock<'_> {
         if at < self.head.v.rows() {
             crate::error::reserved(work.ranges.push(Span { begin: at, end: self.head.v.rows() }));
         }
+        if count > 0 {
+            self.trim(work);
+        }
         count
     }
 
-    /// What padding or a bias does to a segment, of which cells know nothing.
-    fn masked(&self, segment: usize, low: usize, high: usize) -> Masked {
+    /// What padding or a bias leaves of a segment.
+    fn masked(&self, work: &Work, segment: usize) -> Seen {
         let (masking, batch) = (self.head.masking, self.head.batch);
         let (mut clear, mut hidden) = (true, true);
         if let Some(keep) = masking.keep(batch) {
@@ -360,25 +360,13 @@ impl RowBlock<'_> {
                     hidden &= keep[id as usize] == 0;
                 }
             }
-        } else {
-            let mut part = [0.0; 64];
-            for (h, i) in (0..self.group).flat_map(|h| (0..self.n).map(move |i| (h, i))) {
-                let Some(bias) = masking.bias(batch, self.head.head + h) else { break };
-                for at in (low..=high).step_by(64) {
-                    let part = &mut part[..(high + 1 - at).min(64)];
-                    bias.read_part(self.begin + i, at, part);
-                    clear &= part.iter().all(|&x| x == 0.0);
-                    hidden &= part.iter().all(|&x| x == f32::NEG_INFINITY);
-                }
-                if !clear && !hidden {
-                    break;
-                }
-            }
+        } else if masking.biases().is_some() {
+            return self.seen(work, segment);
         }
         match (clear, hidden) {
-            (true, _) => Masked::None,
-            (_, true) => Masked::All,
-            _ => Masked::Some,
+            (true, _) => Seen::All,
+            (_, true) => Seen::Nothing,
+            _ => Seen::Part,
         }
     }
 

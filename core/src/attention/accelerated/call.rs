@@ -9,7 +9,7 @@ use super::super::problem::{AttentionStats, Checked, Problem};
 use super::super::{Mode, Reason};
 use super::all::{Accelerated, most_pieces};
 use super::hope::ALIKE;
-use super::{Proving, Rule, Work};
+use super::{Proving, Rule, Work, bias};
 use crate::cells::{Alike, Cells, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Objects, Plan, Rows};
@@ -40,8 +40,12 @@ fn reorders(c: &Checked<'_>) -> bool {
     c.masking.shows_all() && c.rows_q > FEW
 }
 
-/// Heads that a part builds, and its room for their order, where it may choose one.
-type Building<'a> = (usize, &'a mut [Cells], Option<Alike>);
+/// Heads that a part builds, its room for their order, where it may choose one, and for what a bias makes padding.
+type Building<'a> = (usize, &'a mut [Cells], Option<Alike>, Option<Buf<u8>>);
+
+fn has_bias(c: &Checked<'_>) -> bool {
+    c.masking.biases().is_some()
+}
 
 /// Adds everything that [`call`] takes to a plan.
 pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
@@ -59,6 +63,9 @@ pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
     if c.options.certificate {
         Work::plan_proving(&mut work, c.dim_k, c.dim_v, group, c.rows_q, c.rows_kv);
     }
+    if has_bias(c) {
+        Work::plan_lifted(&mut work, c.dim_k, c.dim_v, group, c.rows_q, c.rows_kv);
+    }
     let [build_parts, parts] = parts(c);
     Objects::<Work>::plan(plan, parts);
     plan.add_plan(&work, parts);
@@ -67,6 +74,9 @@ pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
         let mut order = Plan::new();
         Alike::plan(&mut order, c.rows_kv);
         plan.add_plan(&order, build_parts);
+    }
+    for _ in 0..if has_bias(c) { build_parts } else { 0 } {
+        Buf::<u8>::plan(plan, c.rows_kv);
     }
     Buf::<bool>::plan(plan, heads);
 }
@@ -92,7 +102,8 @@ pub(crate) fn call(
     let mut works = Objects::with_capacity(memory, parts)?;
     for _ in 0..parts {
         let work = Work::new_in(memory, c.dim_k, c.dim_v, c.heads_q / c.heads_kv, c.rows_q, c.rows_kv)?;
-        works.push(if c.options.certificate { work.proving(memory)? } else { work })?;
+        let work = if c.options.certificate { work.proving(memory)? } else { work };
+        works.push(if has_bias(c) { work.lifted(memory)? } else { work })?;
     }
     let mut stats = AttentionStats::new(c.mode, c.reason);
     let kv = |batch: usize, head: usize| (problem.k.head(batch, head), problem.v.head(batch, head));
@@ -101,7 +112,8 @@ pub(crate) fn call(
     let reorder = reorders(c);
     for (i, run) in cells.chunks_mut(step).enumerate() {
         let order = if reorder { Some(Alike::new_in(memory, c.rows_kv)?) } else { None };
-        runs.push((i * step, run, order))?;
+        let padding = if has_bias(c) { Some(Buf::filled(memory, c.rows_kv, 0u8)?) } else { None };
+        runs.push((i * step, run, order, padding))?;
     }
     // Whether it pays to build cells is asked before; who asks for cells by name gets them.
     let mut hopeless = Buf::filled(memory, heads, false)?;
@@ -126,7 +138,7 @@ pub(crate) fn call(
             *hopeless = super::hope::hopeless(isa, &rule, &head, &problem.q, c.heads_q / c.heads_kv, shared, work);
         }
     }
-    let build = |_, (first, run, order): &mut Building<'_>| {
+    let build = |_, (first, run, order, padding): &mut Building<'_>| {
         let start = clock::now();
         for (i, cells) in run.iter_mut().enumerate() {
             if hopeless[*first + i] {
@@ -134,9 +146,15 @@ pub(crate) fn call(
             }
             let (batch, head) = ((*first + i) / c.heads_kv, (*first + i) % c.heads_kv);
             let (k, v) = kv(batch, head);
+            let mut keep = c.masking.keep(batch);
+            if let Some(padding) = padding {
+                let group = c.heads_q / c.heads_kv;
+                bias::padding(&c.masking, batch, head * group, group, c.rows_q, padding);
+                keep = Some(padding);
+            }
             match order {
-                Some(order) => order.fill(isa, cells, &k, &v, c.masking.keep(batch)),
-                None => fill(isa, cells, &k, &v, c.masking.keep(batch)),
+                Some(order) => order.fill(isa, cells, &k, &v, keep),
+                None => fill(isa, cells, &k, &v, keep),
             }
         }
         let mut stats = AttentionStats::new(c.mode, c.reason);

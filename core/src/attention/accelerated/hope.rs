@@ -3,7 +3,7 @@
 use super::super::exact::{self, Head};
 use super::cost::Cost;
 use super::{Rule, Work};
-use crate::cells::{BLOCK, Matrix, ROOT, SEGMENT};
+use crate::cells::{BLOCK, LEAVES, Matrix, ROOT, SEGMENT};
 use crate::math::hash;
 use crate::mem::{RowsMut, Tensor};
 use crate::simd::Isa;
@@ -96,6 +96,8 @@ fn look(isa: Isa, rule: &Rule, head: &Head<'_>, row: usize, shared: f64, work: &
     let light = lse[0] + libm::logf(LIGHT * rule.needle);
     let bias = masking.bias(head.batch, head.head);
     let (mut opened, mut among, mut squares) = (0usize, 0usize, 0.0);
+    // Segments with keys to be opened; blocks of keys, and those under biases that are not all the same.
+    let (mut segments, mut last, mut blocks, mut uneven) = (0usize, None, 0usize, 0usize);
     for (at, begin) in whole.step_by(BLOCK).enumerate() {
         let ids: [u32; BLOCK] = core::array::from_fn(|j| (begin + j) as u32);
         let q = Matrix { data: query, stride: dim_k, cols: dim_k };
@@ -104,6 +106,7 @@ fn look(isa: Isa, rule: &Rule, head: &Head<'_>, row: usize, shared: f64, work: &
         let mut part = [0.0; BLOCK];
         if let Some(bias) = &bias {
             bias.read_part(row, begin, &mut part);
+            (blocks, uneven) = (blocks + 1, uneven + usize::from(part.iter().any(|&x| x != part[0])));
         }
         for (j, (&logit, bias)) in logits.iter().zip(part).enumerate() {
             if keep.is_some_and(|keep| keep[begin + j] == 0) {
@@ -113,6 +116,9 @@ fn look(isa: Isa, rule: &Rule, head: &Head<'_>, row: usize, shared: f64, work: &
             let x = bias + if head.softcap > 0.0 { head.softcap * libm::tanhf(x / head.softcap) } else { x };
             among += 1;
             opened += usize::from(x >= needle);
+            if x >= needle && last != Some(begin / SEGMENT) {
+                (segments, last) = (segments + 1, Some(begin / SEGMENT));
+            }
             // Light ones are many: some of them stand for all.
             if at % THINNED == 0 && x < light {
                 let w = f64::from(libm::expf(x - lse[0]));
@@ -128,10 +134,17 @@ fn look(isa: Isa, rule: &Rule, head: &Head<'_>, row: usize, shared: f64, work: &
     if among > 0 {
         let (among, opened) = (among as f64, opened as f64 * shared);
         // Measured on causal heads and an encoder's: some cells are opened for nothing, and many more looked into.
-        let cells = (1.2 * opened + 3.0).min(among / BLOCK as f64);
-        let nodes = (1.6 * cells).min(among / SEGMENT as f64);
+        let (mut cells, mut nodes) = (1.2 * opened + 3.0, f64::INFINITY);
+        if bias.is_some() {
+            // Biases go with positions, and what they lift lies side by side.
+            nodes = 1.6 * segments as f64 + 3.0;
+            cells = cells.min((LEAVES * segments) as f64 + 3.0);
+        }
+        let cells = cells.min(among / BLOCK as f64);
+        let nodes = nodes.min(1.6 * cells).min(among / SEGMENT as f64);
         let sifted = (8.0 * cells).min(among / BLOCK as f64);
         let cost = Cost::new(dim_k, dim_v);
-        signs.cells += cost.lists(nodes, cells, sifted) + cost.row((among / (SEGMENT * ROOT) as f64).max(1.0));
+        let lifts = cost.lifts(nodes, cells) * uneven as f64 / blocks.max(1) as f64;
+        signs.cells += cost.lists(nodes, cells, sifted) + lifts + cost.row((among / (SEGMENT * ROOT) as f64).max(1.0));
     }
 }

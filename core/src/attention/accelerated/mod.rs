@@ -18,11 +18,14 @@
 //! The standard deviation `sigma` of a child's logits is its keys' distance from their mean times
 //! `sqrt(q^T C q / tr C)`, C the mean covariance within cells of this head.
 //!
+//! Finite biases come along: see `bias`.
+//!
 //! Unless a study asks otherwise, one block of rows in eight attends a few of its rows by cells and exactly, to know cost
 //! and error: thresholds tighten, or exact attention takes the blocks, where that is what the tolerance or the time asks
 //! for. See `trial`. For a few rows, as in decoding, the error is predicted after they have walked, and they walk again.
 
 mod all;
+mod bias;
 mod block;
 mod call;
 mod cost;

@@ -117,7 +117,7 @@ impl RowBlock<'_> {
                 continue;
             }
             let block = self.cells.root(at);
-            self.choose(work, &block, Some(self.cells.root_keys(at)), Listed::All, &present, bits);
+            self.choose(work, &block, at, Listed::All, &present, bits);
             let Work { scores, every, evidence: Some(Evidence { radius, drift, .. }), .. } = work else { return };
             let rows = &every[..n];
             self.isa.run(AddValues {

@@ -39,7 +39,7 @@ impl RowBlock<'_> {
     /// part are lost. O(rows of the trial x keys x dim).
     pub(super) fn attend_sample(&self, work: &mut Work) {
         self.keep_sample(work);
-        let (d, stride) = (work.sizes.dim_k, work.sizes.stride);
+        let d = work.sizes.dim_k;
         for (at, &i) in work.sample.iter().enumerate() {
             let (h, i) = (i as usize / self.n, i as usize % self.n);
             self.q.head(self.head.batch, self.head.head + h).read(self.begin + i, &mut work.asked[at * d..][..d]);
@@ -54,6 +54,9 @@ impl RowBlock<'_> {
                 crate::error::reserved(work.ranges.push(span));
             }
         }
+        if self.head.masking.biases().is_some() {
+            return self.attend_sample_lifted(work);
+        }
         let (rows, shape) = (work.sample.len(), [1, 1, work.sample.len(), self.head.v.rows()]);
         let mask = self.head.masking.keep(self.head.batch).map_or(Mask::None, Mask::Keys);
         let (Ok(masking), Ok(q)) = (Masking::new(mask, 0, 0, shape, true), Rows::strided(&work.asked, rows, d, d))
@@ -62,21 +65,30 @@ impl RowBlock<'_> {
         };
         let head = Head { q, masking: &masking, batch: 0, head: 0, ..*self.head };
         exact::attend_ranges(self.isa, &head, Queries::Run(0), rows, &work.ranges, &mut work.dense);
-        for (at, &i) in work.sample.iter().enumerate() {
-            let (max, sum, values) = work.dense.partial(&head, at);
-            let (i, top) = (i as usize, work.reference[i as usize].max(max));
-            let (dense, cells) = (exp2(work.reference[i] - top), exp2(max - top));
-            let unit = 1.0 / (work.dense_sum[i] * dense + sum * cells);
-            let truth = &mut work.truth[at * stride..][..values.len()];
-            for ((to, &x), &y) in truth.iter_mut().zip(values).zip(&work.kept[at * stride..]) {
-                *to = (x * cells + y * dense) * unit;
-            }
+        for at in 0..rows {
+            self.set_truth(work, self.head, at, at);
+        }
+    }
+
+    /// Output of the row at `at` in the sample: row `r` of the dense work memory, with what is dense anyway.
+    pub(super) fn set_truth(&self, work: &mut Work, head: &Head<'_>, at: usize, r: usize) {
+        let stride = work.sizes.stride;
+        let Work { sample, dense, reference, dense_sum, truth, kept, .. } = work;
+        let (max, sum, values) = dense.partial(head, r);
+        let i = sample[at] as usize;
+        let top = reference[i].max(max);
+        let (anyway, cells) = (exp2(reference[i] - top), exp2(max - top));
+        let unit = 1.0 / (dense_sum[i] * anyway + sum * cells);
+        let truth = &mut truth[at * stride..][..values.len()];
+        for ((to, &x), &y) in truth.iter_mut().zip(values).zip(&kept[at * stride..]) {
+            *to = (x * cells + y * anyway) * unit;
         }
     }
 
     /// What attending by cells costs, in query-key pairs of the dense kernels, and the relative error of the outputs it
     /// leaves, from the rows of the trial; `lean` says whether their sums are to be moved by [`RowBlock::lean`].
     pub(super) fn rehearse(&self, work: &mut Work, lean: bool) -> (f64, f64) {
+        work.take_gathered();
         let done = self.descend(work, true, false, &mut None);
         if lean {
             self.lean(work, true);
@@ -85,7 +97,9 @@ impl RowBlock<'_> {
         let error = self.error_of_sample(work);
         self.forget_sample(work);
         let cost = Cost::new(work.sizes.dim_k, work.sizes.dim_v);
-        let lists = cost.lists(done.nodes as f64, done.cells as f64, done.sifted as f64) / rows as f64;
+        let (nodes, cells) = (done.nodes as f64, done.cells as f64);
+        let lifts = cost.lifts(work.take_gathered() as f64, if work.is_lifted() { cells } else { 0.0 });
+        let lists = (cost.lists(nodes, cells, done.sifted as f64) + lifts) / rows as f64;
         let pairs = (lists + cost.row(self.cells.segments().div_ceil(ROOT) as f64)) * self.queries() as f64;
         (pairs, error)
     }

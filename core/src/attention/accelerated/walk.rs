@@ -72,7 +72,7 @@ impl RowBlock<'_> {
 
     /// Running maxima and sums of the nodes' estimates, for [`RowBlock::prepare`].
     pub(super) fn total(&self, work: &mut Work) {
-        let n = self.queries();
+        let (n, lifted) = (self.queries(), work.is_lifted());
         work.scores[1][..n * BLOCK].fill(LOWEST);
         work.scores[2][..n * BLOCK].fill(0.0);
         for at in 0..self.cells.segments().div_ceil(ROOT) {
@@ -84,6 +84,10 @@ impl RowBlock<'_> {
             let q = Matrix { data: &work.q, stride: work.sizes.q_stride, cols: work.sizes.dim_k };
             let [scores, max, sum] = &mut work.scores;
             self.isa.run(Scores { block: self.cells.root_keys(at), q, rows: &work.every[..n], out: scores });
+            if lifted {
+                self.total_lifted(work, at, &present, bits);
+                continue;
+            }
             let shared = Shared { reference: &work.reference, needle: &work.needle };
             self.isa.run(Total {
                 scores,
@@ -134,8 +138,8 @@ impl RowBlock<'_> {
                 continue;
             }
             let block = self.cells.root(at);
-            let rows = if sample { Listed::Sample } else { Listed::All };
-            self.choose(work, &block, Some(self.cells.root_keys(at)), rows, &present, bits);
+            let listed = if sample { Listed::Sample } else { Listed::All };
+            self.choose(work, &block, at, listed, &present, bits);
             let coords = self.cells.coords();
             self.ahead(work, 1, |lane| coords.node(at * BLOCK + lane));
             if self.is_few(work) {
@@ -157,6 +161,9 @@ impl RowBlock<'_> {
                     }
                 }
             }
+            if doubtful && work.is_lifted() {
+                self.doubt_lifted(work, &block, at, listed);
+            }
             let Work { scores, sums, every, sample: few, estimated, doubt, sigma, lean, .. } = work;
             let (rows, total) = (if sample { &**few } else { &every[..n] }, Some(&mut **estimated));
             if doubtful {
@@ -168,17 +175,20 @@ impl RowBlock<'_> {
         done
     }
 
-    /// Scores a block's vectors for the rows that opened it, by the `means` or as the sift left them, lists what rows may have
-    /// to open, and leaves estimates of all in the level's scores.
+    /// Scores a block's vectors for the rows that opened it, or takes what the sift left of a node's cells, lists what rows may
+    /// have to open, and leaves estimates of all in the level's scores. `number` is that of the root block or of the node.
     pub(super) fn choose(
         &self,
         work: &mut Work,
         block: &Block<'_>,
-        means: Option<Stored<'_>>,
+        number: usize,
         rows: Listed,
         present: &[f32; BLOCK],
         bits: u16,
     ) {
+        if work.is_lifted() {
+            return self.choose_lifted(work, block, number, rows, present, bits);
+        }
         let Work {
             sizes, q, scores, every, sample, reference, needle, mass, sigma, centers, sure, open, lists, ..
         } = work;
@@ -190,8 +200,8 @@ impl RowBlock<'_> {
             Listed::Sample => (1, &**sample, nodes),
         };
         let scores = &mut scores[level];
-        if let Some(block) = means {
-            self.isa.run(Scores { block, q, rows, out: scores });
+        if level == 1 {
+            self.isa.run(Scores { block: self.cells.root_keys(number), q, rows, out: scores });
         }
         self.isa.run(Choose {
             scores,
@@ -216,8 +226,8 @@ impl RowBlock<'_> {
         watch: &mut Option<Watch<'_>>,
     ) {
         let block = self.cells.node(node);
-        self.score_tight(work, node, &block, lane);
-        self.choose(work, &block, None, Listed::Child(lane), &[1.0; BLOCK], 0xffff);
+        self.score_below(work, node, &block, lane);
+        self.choose(work, &block, node, Listed::Child(lane), &[1.0; BLOCK], 0xffff);
         if self.is_few(work) {
             self.isa.run(Fetch::stored(block.values.data));
         }
@@ -231,6 +241,9 @@ impl RowBlock<'_> {
         }
         self.opened(work, node, done, watch);
         self.raise_limits(work, lane);
+        if doubtful && work.is_lifted() {
+            self.doubt_lifted(work, &block, node, Listed::Child(lane));
+        }
         let Work { scores, sums, lists, estimated, coarse, settled, sigma, doubt, lean, .. } = work;
         let [cells, nodes, _] = scores;
         let (rows, places) = lists[1].of(lane);
@@ -252,9 +265,13 @@ impl RowBlock<'_> {
         self.isa.run(AddValues { p: cells, values: block.values, rows, out: sums, total: None, lean });
     }
 
-    /// Cells whose keys lie closer together than four bits leave a cell's mean to where it is, such as those of equal keys, are
-    /// scored by one of their keys instead.
-    fn score_tight(&self, work: &mut Work, node: usize, block: &Block<'_>, lane: usize) {
+    /// What the sift left of the scores of a node's cells, for the rows that opened it: without the bias that it looked for needles
+    /// with. Cells whose keys lie closer together than four bits leave a cell's mean to where it is, such as those of equal keys,
+    /// are scored by one of their keys instead.
+    fn score_below(&self, work: &mut Work, node: usize, block: &Block<'_>, lane: usize) {
+        if work.is_lifted() {
+            self.lower(work, node, lane);
+        }
         let Work { sizes, q, scores: [scores, _, keys], lists, .. } = work;
         let off = DEVIATION * libm::sqrtf(sizes.dim_k as f32);
         let unit = self.cells.coords().node(node).unit;
@@ -324,9 +341,8 @@ impl RowBlock<'_> {
 
     /// The keys of one cell for the rows of its list.
     fn cell(&self, work: &mut Work, node: usize, leaf: usize, watch: &mut Option<Watch<'_>>) {
-        let Work { sizes, q, scores, reference, fine, exact, light, lists, full, lost, keys, room, sums, .. } = work;
-        let [weights, _, cell] = scores;
-        let (rows, places) = lists[0].of(leaf);
+        let Work { sizes, q, scores: [_, _, cell], lists, keys, room, .. } = &mut *work;
+        let (rows, _) = lists[0].of(leaf);
         let ids = self.cells.keys_of(node, leaf);
         if let Some(watch) = watch {
             rows.iter().for_each(|&r| watch(r, ids));
@@ -338,6 +354,14 @@ impl RowBlock<'_> {
             self.isa.run(Transpose { from: &self.head.k, ids, room, out: keys });
             self.isa.run(Scores { block: Stored::F32(keys), q, rows, out: cell });
         }
+        let mut softcap = self.head.softcap * core::f32::consts::LOG2_E;
+        if work.is_lifted() {
+            self.add_biases(work, leaf, ids);
+            softcap = 0.0;
+        }
+        let Work { sizes, scores, reference, fine, exact, light, lists, full, lost, sums, .. } = work;
+        let [weights, _, cell] = scores;
+        let (rows, places) = lists[0].of(leaf);
         let front = self.isa.run(Weigh {
             scores: cell,
             rows,
@@ -345,7 +369,7 @@ impl RowBlock<'_> {
             lane: leaf,
             reference,
             fine,
-            softcap: self.head.softcap * core::f32::consts::LOG2_E,
+            softcap,
             sum: exact,
             mass: weights,
             light,

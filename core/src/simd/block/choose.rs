@@ -37,12 +37,12 @@ pub(crate) struct Children<'a> {
 }
 
 /// Spread, in powers of two, beyond which a mean says nothing.
-const SPREAD: f32 = 17.3;
+pub(super) const SPREAD: f32 = 17.3;
 
 /// `2 cosh(sigma)` of a spread in powers of two, by its series up to the sixth power: 2 % short at 3 natural units, and an
 /// estimate is worth little beyond.
 #[inline(always)]
-fn twice_cosh<S: Simd>(s: S, sigma: S::V) -> S::V {
+pub(super) fn twice_cosh<S: Simd>(s: S, sigma: S::V) -> S::V {
     const V: f32 = core::f32::consts::LN_2 * core::f32::consts::LN_2;
     let v = s.mul(sigma, sigma);
     let p = s.fma(v, s.splat(V * V * V / 360.0), s.splat(V * V / 12.0));

@@ -4,8 +4,11 @@
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 //!
 //! `scores` products; `total` sums of weights; `choose` estimates and what is opened for them; `sift` a second look along the
-//! coordinates of `coords`; `weigh` exact weights; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
+//! coordinates of `coords`; `weigh` exact weights; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
 
+mod biased;
+#[cfg(all(test, feature = "full"))]
+mod biased_tests;
 mod bound;
 mod choose;
 mod coords;
@@ -21,6 +24,9 @@ mod values;
 mod weigh;
 mod width;
 
+pub(crate) use biased::{
+    AddBiases, Biases, CellLifts, ChooseBiased, DoubtBiased, FAR, Lifts, LiftsMut, Survey, TotalBiased, found,
+};
 pub(crate) use bound::{Beyond, Bound, Opening, Proofs};
 pub(crate) use choose::{Children, Choose, Doubt, Limits};
 pub(crate) use coords::{Along, Bytes, Coded, Encode, RoundQuery, words};
@@ -34,6 +40,7 @@ pub(crate) use width::{Remainders, Width};
 
 use super::math;
 use super::vector::Simd;
+use choose::SPREAD;
 use half::f16;
 
 /// Vectors of a block.

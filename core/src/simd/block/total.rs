@@ -6,7 +6,7 @@ use crate::simd::Task;
 use crate::simd::vector::Simd;
 
 /// Spread, in powers of two, up to which an estimate is believed where too large a sum would hide what matters.
-const SURE: f32 = 4.3;
+pub(super) const SURE: f32 = 4.3;
 
 /// Adds the children's estimated weights to running maxima and sums, lane by lane: `max` and `sum` are `[query][BLOCK]`.
 pub(crate) struct Total<'a> {
