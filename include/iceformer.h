@@ -240,7 +240,9 @@ typedef struct {
     const uint8_t *keys;
     /// KEYS: elements of `keys`.
     size_t keys_len;
-    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf.
+    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Accelerated attention reads all
+    /// of it, and attends exactly to segments of 256 keys that some row of a block sees only in part. There, a bias 1,000
+    /// and more below the row's largest hides its key as -inf does. Under certificates keys with a bias are attended exactly.
     ice_tensor bias;
     /// ADDITIVE: heads of `bias`: 0 or 1 = shared by all query heads.
     uint32_t bias_heads;
@@ -511,7 +513,7 @@ typedef struct {
 /// Key j is padding where keys[j] is 0.
 #define ICE_MASK_KEYS 3
 
-/// A bias is added to every logit; -inf excludes.
+/// A bias is added to every logit; -inf excludes. Accelerated attention takes finite biases to its cells.
 #define ICE_MASK_ADDITIVE 4
 
 /// The fastest way that keeps the tolerance (default): accelerated where cells are predicted to cost less than every key,
@@ -831,8 +833,9 @@ ice_status ice_index_query_exact(const ice_index *index,
 /// order in which an index with cells has gathered them, like beside like, and means are taken of them and of the values, in
 /// every call anew: O(len (dim + dim_v)), as much as some hundred rows of exact attention, so bring many rows at a time. For
 /// that all rows must see the same keys; where a mask or window lets them see different ones, keys are taken in the order of
-/// ids instead. A bias is added to exact scores of all keys: row by row, unless ids are 0, 1, 2.. in the order of insertion
-/// and none was removed. With another scratch exact attention goes row by row, and accelerated attention is refused.
+/// ids instead. Under a bias exact attention goes row by row, unless ids are 0, 1, 2.. in the order of insertion and none was
+/// removed: then rows are taken as in ice_attention. With another scratch exact attention goes row by row, and accelerated
+/// attention is refused.
 ///
 /// Shapes: queries [n_queries, dim] packed f32; values [id range, dim_v]; out [n_queries, dim_v] packed; lse
 /// [n_queries]. The id range goes from 0 to the largest id in the index, that included; row `id` of `values` belongs to

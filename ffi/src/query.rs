@@ -251,7 +251,8 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
 /// every call anew: O(len (dim + dim_v)), as much as some hundred rows of exact attention, so bring many rows at a time. For
 /// that all rows must see the same keys; where a mask or window lets them see different ones, keys are taken in the order of
 /// ids instead. Under a bias exact attention goes row by row, unless ids are 0, 1, 2.. in the order of insertion and none was
-/// removed: then rows are taken as in ice_attention. With another scratch exact attention goes row by row, and accelerated attention is refused.
+/// removed: then rows are taken as in ice_attention. With another scratch exact attention goes row by row, and accelerated
+/// attention is refused.
 ///
 /// Shapes: queries [n_queries, dim] packed f32; values [id range, dim_v]; out [n_queries, dim_v] packed; lse
 /// [n_queries]. The id range goes from 0 to the largest id in the index, that included; row `id` of `values` belongs to
