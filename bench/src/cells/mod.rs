@@ -12,7 +12,7 @@ pub const LIBRARY: Rule = Rule {
     coding: Coding::Nibbles,
     rounded: true,
     needle: 0.0037,
-    margin: 1.2,
+    margin: 1.1,
     mass: 0.02,
     levels: 2,
     estimate: Estimate::Cosh,

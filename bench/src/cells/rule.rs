@@ -53,7 +53,7 @@ pub enum Sigma {
 }
 
 /// Standard deviations that the farthest key of a cell, and of a node, may stand out.
-const STAND_OUT: [f64; 3] = [2.65, 2.85, 2.85];
+const STAND_OUT: [f64; 3] = [2.62, 3.0, 3.0];
 
 /// What a rule gave on one layer.
 #[derive(Clone, Debug, Default)]

@@ -34,13 +34,13 @@ impl Rule {
         Rule {
             needle: 0.0037 * t,
             outstanding: 120.0 * t,
-            stand_out: 2.65,
-            stand_out_node: 2.85,
-            margin: 1.2,
+            stand_out: 2.62,
+            stand_out_node: 3.0,
+            margin: 1.1,
             cell: 0.02 * t,
             node: 0.02 * t,
             fine: 0.001 * t,
-            coarse: 0.002 * t,
+            coarse: 0.004 * t,
             error: tolerance,
             caution: if fall_back { 1.3 } else { 0.0 },
         }
