@@ -471,6 +471,33 @@ fn auto_is_exact_where_cells_do_not_help_and_says_why() {
     }
 }
 
+/// What cells add to keys and values in f16 for every token, and what bounds add to that; the room to build them does not grow.
+#[test]
+fn cells_take_less_than_a_fifth_of_the_cache() {
+    for dim in [64, 128] {
+        let bytes_for = |capacity, mode, certificate| {
+            let o = SessionOptions {
+                heads_q: 2,
+                heads_kv: 2,
+                dim_k: dim,
+                dim_v: dim,
+                capacity,
+                kv_dtype: Dtype::F16,
+                attention: AttentionOptions { mode, certificate, ..AttentionOptions::default() },
+                dense_below: 0,
+            };
+            let mut plan = Plan::new();
+            Session::plan(&o, &mut plan).unwrap();
+            plan.finish().unwrap().bytes as f64
+        };
+        let bytes = |mode, certificate| bytes_for(65_536, mode, certificate) - bytes_for(32_768, mode, certificate);
+        let cache = bytes(Mode::Exact, false);
+        let [plain, certified] = [false, true].map(|certificate| bytes(Mode::Accelerated, certificate) / cache - 1.0);
+        assert!(plain < 0.2 && plain > 0.15, "{dim}: {plain}");
+        assert!(certified > plain && certified < 0.45, "{dim}: {certified}");
+    }
+}
+
 #[test]
 fn work_memory_for_the_capacity_does_for_every_length() {
     let tokens = Tokens::new(1, [16, 16], 14_000, 19);
