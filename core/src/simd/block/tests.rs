@@ -26,8 +26,8 @@ pub(super) fn first<T>(few: usize, all: &[T]) -> &[T] {
 
 /// Lists of several lengths, in no order.
 pub(super) fn lists(count: usize) -> impl Iterator<Item = Vec<u16>> {
-    let lengths: &[usize] = if cfg!(miri) { &[0, 1, 3, count] } else { &[0, 1, 2, 3, 5, 8, 13, count] };
-    lengths.to_vec().into_iter().map(move |n| (0..n).map(|i| (i * 7 % count) as u16).collect())
+    let lengths = [0, 1, 2, 3, 5, 8, 13, count].into_iter().filter(move |&n| !cfg!(miri) || n < 2 || n == count);
+    lengths.map(move |n| (0..n).map(|i| (i * 7 % count) as u16).collect())
 }
 
 pub(super) const QUERIES: usize = 19;
