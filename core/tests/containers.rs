@@ -279,7 +279,7 @@ proptest! {
     }
 
     #[test]
-    fn topk_is_the_head_of_a_sort(seed in any::<u64>(), n in 0usize..300, k in 0usize..40, scores in 1usize..50) {
+    fn topk_is_the_head_of_a_sort(seed in any::<u64>(), n in 0usize..many(300, 30), k in 0usize..40, scores in 1usize..50) {
         let region = room();
         let mut rng = Rng(seed | 1);
         let mut top = TopK::with_capacity(&region.memory, 40).unwrap();
@@ -316,7 +316,7 @@ proptest! {
         let mut rng = Rng(seed | 1);
         let mut frontier = Frontier::with_capacity(&region.memory, cap).unwrap();
         let mut model: BTreeMap<(u32, u32), Front> = BTreeMap::new();
-        for rank in 0..2000u32 {
+        for rank in 0..many(2000, 200) as u32 {
             let rank = rank.wrapping_mul(0x9e37_79b9);
             let front = Front { delta: rng.below(deltas) as f32 * 0.5, rank, payload: !rank };
             let min = model.first_key_value().map(|(_, &f)| f);
@@ -355,7 +355,7 @@ proptest! {
         let mut rng = Rng(seed | 1);
         let mut seen = Seen::with_capacity(&region.memory, slots).unwrap();
         let mut model: HashMap<u32, u32> = HashMap::new();
-        for _ in 0..3000 {
+        for _ in 0..many(3000, 600) {
             if rng.below(2000) == 0 {
                 seen.begin();
                 model.clear();
@@ -386,7 +386,7 @@ proptest! {
             model.insert(ids[slot as usize], slot);
         }
         prop_assert_eq!(map.insert(cap as u32, &ids).unwrap_err().status, Status::Capacity);
-        for _ in 0..6 * cap + 500 {
+        for _ in 0..6 * cap + many(500, 10) {
             let slot = rng.below(cap) as u32;
             let id = ids[slot as usize];
             prop_assert_eq!(map.insert(slot, &ids).unwrap_err().status, Status::Duplicate);

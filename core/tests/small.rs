@@ -41,7 +41,9 @@ fn there<T>(result: Result<T>, has: bool, field: &str) {
 
 #[test]
 fn exact_attention_of_any_number_of_rows() {
-    for (rows, keys) in [(1, 1), (3, 50), (4, 130), (5, 130), (23, 400), (200, 200)] {
+    let shapes = [(1, 1), (3, 50), (4, 130), (5, 130), (23, 400), (200, 200)];
+    // Miri takes a thousand times as long.
+    for &(rows, keys) in if cfg!(miri) { &shapes[..2] } else { &shapes[..] } {
         let (q, k, v) = (noise(2 * rows * DIM, 1, 2.0), noise(keys * DIM, 2, 2.0), noise(keys * DIM, 3, 1.0));
         for (mask, window, sinks, softcap) in [
             (Mask::None, 0, 0, 0.0),
@@ -88,12 +90,13 @@ fn exact_attention_of_any_number_of_rows() {
 
 #[test]
 fn a_session_decodes_what_one_call_gives() {
-    let (n, rows) = (300, 7);
+    let parts = if cfg!(miri) { [1, 10, 19] } else { [1, 100, 199] };
+    let (n, rows) = (parts.iter().sum::<usize>(), 7);
     let (q, kv) = (noise(2 * rows * DIM, 4, 2.0), noise(n * DIM, 5, 1.0));
     let o = session_options(AttentionOptions { mode: Mode::Exact, ..AttentionOptions::default() }, Dtype::F32);
     let mut session = Session::new_in(&o, &memory(0)).unwrap();
     let mut begin = 0;
-    for part in [1, 100, 199] {
+    for part in parts {
         let t = Tensor::new(&kv[begin * DIM..][..part * DIM], [1, 1, part, DIM]).unwrap();
         session.append(t, t).unwrap();
         session.commit().unwrap();
@@ -128,8 +131,8 @@ fn a_session_decodes_what_one_call_gives() {
 
 #[test]
 fn index_against_brute_force() {
-    let (n, k) = (900, 6);
-    let (keys, queries) = (noise(n * DIM, 6, 1.0), noise(40 * DIM, 7, 1.0));
+    let (n, asked, k) = if cfg!(miri) { (60, 2, 6) } else { (900, 40, 6) };
+    let (keys, queries) = (noise(n * DIM, 6, 1.0), noise(asked * DIM, 7, 1.0));
     for levels in if LEVELS { 1..=3 } else { 1..=1 } {
         let o = IndexOptions { levels, capacity: n, ..IndexOptions::new(DIM) };
         let mut index = Index::new_in(&o, &memory(0)).unwrap();
@@ -138,7 +141,7 @@ fn index_against_brute_force() {
         let mut scratch = Scratch::new_in(&index, &memory(0)).unwrap();
         let everything = QueryOptions { field_of_view: n, ..QueryOptions::unlimited(k) };
         for engine in [Engine::Auto, Engine::Walk, Engine::Scan] {
-            let (mut out, mut exact) = (vec![Neighbor::default(); 40 * k], vec![Neighbor::default(); 40 * k]);
+            let (mut out, mut exact) = (vec![Neighbor::default(); asked * k], vec![Neighbor::default(); asked * k]);
             let rows = Rows::new(&queries, DIM).unwrap();
             index.query(&mut scratch, rows, &QueryOptions { engine, ..everything }, &mut out, None).unwrap();
             index.query_exact(&mut scratch, rows, &everything, &mut exact, None).unwrap();

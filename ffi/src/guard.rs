@@ -11,9 +11,11 @@ fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     #[cfg(feature = "std")]
     {
         // What the body touched is either poisoned by its handle guard or owned by the caller.
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|payload| {
-            // Dropping a payload may panic again; leaking one is the lesser evil.
-            core::mem::forget(payload);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|mut payload| {
+            // Dropping a payload may panic with another one.
+            while let Err(next) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(payload))) {
+                payload = next;
+            }
             Err(Error::new(Status::Internal, "library", "panicked: please report it"))
         })
     }
@@ -141,6 +143,15 @@ mod tests {
         assert!(text(&e).starts_with(said));
         assert_eq!(plain(|| panic!("on purpose")), ICE_ERR_INTERNAL);
         assert_eq!(value(9, || -> Result<i32> { panic!("on purpose") }), 9);
+
+        // Nor does a payload that panics when it is dropped.
+        struct Again;
+        impl Drop for Again {
+            fn drop(&mut self) {
+                panic!("once more");
+            }
+        }
+        assert_eq!(plain(|| std::panic::panic_any(Again)), ICE_ERR_INTERNAL);
     }
 
     #[test]

@@ -19,9 +19,15 @@ pub(super) fn close(have: f32, want: f64, unit: f64, what: &str) {
     assert!((f64::from(have) - want).abs() <= unit * 2e-5, "{what}: {have} and {want}");
 }
 
+/// All of these, the first few under Miri, which takes a thousand times as long.
+pub(super) fn first<T>(few: usize, all: &[T]) -> &[T] {
+    if cfg!(miri) { &all[..few] } else { all }
+}
+
 /// Lists of several lengths, in no order.
 pub(super) fn lists(count: usize) -> impl Iterator<Item = Vec<u16>> {
-    [0, 1, 2, 3, 5, 8, 13, count].into_iter().map(move |n| (0..n).map(|i| (i * 7 % count) as u16).collect())
+    let lengths = [0, 1, 2, 3, 5, 8, 13, count].into_iter().filter(move |&n| !cfg!(miri) || n < 2 || n == count);
+    lengths.map(move |n| (0..n).map(|i| (i * 7 % count) as u16).collect())
 }
 
 pub(super) const QUERIES: usize = 19;
@@ -29,7 +35,7 @@ pub(super) const QUERIES: usize = 19;
 #[test]
 fn scores_and_forms() {
     for isa in isas() {
-        for dim in [1usize, 16, 33, 64] {
+        for &dim in first(2, &[1usize, 16, 33, 64]) {
             let stride = dim.next_multiple_of(BLOCK);
             let mut data = vec![0.0; QUERIES * stride];
             for (row, x) in data.chunks_mut(stride).zip(noise(QUERIES * dim, 1).chunks(dim)) {
@@ -94,7 +100,7 @@ fn scores_and_forms() {
 #[test]
 fn values_of_blocks_and_of_single_keys() {
     for isa in isas() {
-        for cols in [1usize, 16, 40, 128] {
+        for &cols in first(2, &[1usize, 16, 40, 128]) {
             let stride = cols.next_multiple_of(16);
             let values = noise(BLOCK * stride, 4);
             let start = noise(QUERIES * stride, 5);
