@@ -11,10 +11,7 @@ use super::walk::{Shared, children};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan};
-use crate::simd::block::{
-    AddBiases, Biases, CellLifts, ChooseBiased, DoubtBiased, FAR, Lifts, LiftsMut, Matrix, Scores, Survey, TotalBiased,
-    found,
-};
+use crate::simd::block::{AddBiases, Biases, CellLifts, DoubtBiased, FAR, Lifts, LiftsMut, Survey, TotalBiased, found};
 use crate::simd::tile::Span;
 
 const _: () = assert!(NODES == 1 && ROOT == BLOCK, "a segment is a node, and lifts of nodes lie like their scores");
@@ -45,6 +42,11 @@ pub(super) struct Lifted {
 }
 
 impl Lifted {
+    /// Whether some bias steers the walk.
+    pub(super) fn on(&self) -> bool {
+        self.on
+    }
+
     fn cells(&self) -> Lifts<'_> {
         Lifts { top: &self.cells[0], share: &self.cells[1] }
     }
@@ -56,7 +58,7 @@ impl Lifted {
     }
 
     /// Of a list: by query at the root, by place below.
-    fn of(&self, rows: Listed, root: usize, step: usize) -> (Lifts<'_>, bool) {
+    pub(super) fn of(&self, rows: Listed, root: usize, step: usize) -> (Lifts<'_>, bool) {
         match rows {
             Listed::Child(_) => (self.cells(), false),
             _ => (self.nodes(root, step), true),
@@ -221,7 +223,7 @@ impl RowBlock<'_> {
     }
 
     /// What the biases of a node's cells come to, for the rows that opened it.
-    fn lift_cells(&self, work: &mut Work, node: usize, lane: usize) {
+    pub(super) fn lift_cells(&self, work: &mut Work, node: usize, lane: usize) {
         let step = work.sizes.queries * BLOCK;
         let Work { lists, lifted: Some(lifted), .. } = work else { return };
         let Some(biases) = self.biases() else { return };
@@ -248,64 +250,6 @@ impl RowBlock<'_> {
         }
     }
 
-    /// [`RowBlock::choose`] with biases; `number` is that of the root block or of the node.
-    pub(super) fn choose_lifted(
-        &self,
-        work: &mut Work,
-        block: &Block<'_>,
-        number: usize,
-        rows: Listed,
-        present: &[f32; BLOCK],
-        bits: u16,
-    ) {
-        if let Listed::Child(lane) = rows {
-            self.lift_cells(work, number, lane);
-        }
-        let step = work.sizes.queries * BLOCK;
-        let Work {
-            sizes,
-            q,
-            scores,
-            every,
-            sample,
-            reference,
-            needle,
-            mass,
-            sigma,
-            centers,
-            sure,
-            open,
-            lists,
-            lifted,
-            ..
-        } = work;
-        let Some(lifted) = lifted else { return };
-        let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
-        let [cells, nodes] = lists;
-        let (lifts, by_query) = lifted.of(rows, number, step);
-        let (level, rows, below) = match rows {
-            Listed::Child(lane) => (0, nodes.of(lane).0, cells),
-            Listed::All => (1, &every[..self.queries()], nodes),
-            Listed::Sample => (1, &**sample, nodes),
-        };
-        let scores = &mut scores[level];
-        if level == 1 {
-            self.isa.run(Scores { block: self.cells.root_keys(number), q, rows, out: scores });
-        }
-        self.isa.run(ChooseBiased {
-            scores,
-            rows,
-            children: children(block, level, present, bits),
-            limits: self.limits(&Shared { reference, needle }, level, &mass[level], &sigma[level]),
-            lifts,
-            by_query,
-            centers: &mut centers[level],
-            open,
-            sure: &mut sure[level],
-        });
-        below.fill(rows, &open[..rows.len()]);
-    }
-
     /// Biases of a cell's keys, added to the scores of the rows of its list, under their softcap.
     pub(super) fn add_biases(&self, work: &mut Work, leaf: usize, ids: &[u32]) {
         let Work { scores: [.., cell], lists, lifted: Some(lifted), .. } = work else { return };
@@ -323,7 +267,7 @@ impl RowBlock<'_> {
         });
     }
 
-    /// What biases add to the doubt about a block's children; `number` as for [`RowBlock::choose_lifted`].
+    /// What biases add to the doubt about a block's children; `number` as for [`RowBlock::choose`].
     pub(super) fn doubt_lifted(&self, work: &mut Work, block: &Block<'_>, number: usize, rows: Listed) {
         let step = work.sizes.queries * BLOCK;
         let Work { scores, every, sample, lists, doubt, lifted: Some(lifted), .. } = work else { return };

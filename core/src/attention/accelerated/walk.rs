@@ -4,8 +4,8 @@
 use super::block::{DEVIATION, Listed, RowBlock, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
 use crate::simd::block::{
-    AddKeys, AddValues, Bytes, Children, Choose, Coded, Doubt, Fetch, LOWEST, Limits, Matrix, OfCells, Prefetch,
-    Scores, ScoresAt, Settle, Sift, Stored, Total, Transpose, Weigh,
+    AddKeys, AddValues, Bytes, Children, Choose, ChooseBiased, Coded, Doubt, Fetch, LOWEST, Limits, Matrix, OfCells,
+    Prefetch, Scores, ScoresAt, Settle, Sift, Stored, Total, Transpose, Weigh,
 };
 
 /// Keys of a cell and of a node, in powers of two.
@@ -186,12 +186,28 @@ impl RowBlock<'_> {
         present: &[f32; BLOCK],
         bits: u16,
     ) {
-        if work.is_lifted() {
-            return self.choose_lifted(work, block, number, rows, present, bits);
+        let step = work.sizes.queries * BLOCK;
+        if let (true, Listed::Child(lane)) = (work.is_lifted(), rows) {
+            self.lift_cells(work, number, lane);
         }
         let Work {
-            sizes, q, scores, every, sample, reference, needle, mass, sigma, centers, sure, open, lists, ..
+            sizes,
+            q,
+            scores,
+            every,
+            sample,
+            reference,
+            needle,
+            mass,
+            sigma,
+            centers,
+            sure,
+            open,
+            lists,
+            lifted,
+            ..
         } = work;
+        let lifts = lifted.as_ref().filter(|l| l.on()).map(|l| l.of(rows, number, step));
         let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
         let [cells, nodes] = lists;
         let (level, rows, below) = match rows {
@@ -203,15 +219,15 @@ impl RowBlock<'_> {
         if level == 1 {
             self.isa.run(Scores { block: self.cells.root_keys(number), q, rows, out: scores });
         }
-        self.isa.run(Choose {
-            scores,
-            rows,
-            children: children(block, level, present, bits),
-            limits: self.limits(&Shared { reference, needle }, level, &mass[level], &sigma[level]),
-            centers: &mut centers[level],
-            open,
-            sure: &mut sure[level],
-        });
+        let children = children(block, level, present, bits);
+        let limits = self.limits(&Shared { reference, needle }, level, &mass[level], &sigma[level]);
+        let (centers, sure) = (&mut centers[level], &mut sure[level]);
+        match lifts {
+            None => self.isa.run(Choose { scores, rows, children, limits, centers, open, sure }),
+            Some((lifts, by_query)) => {
+                self.isa.run(ChooseBiased { scores, rows, children, limits, lifts, by_query, centers, open, sure });
+            }
+        }
         below.fill(rows, &open[..rows.len()]);
     }
 
