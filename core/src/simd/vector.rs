@@ -123,6 +123,33 @@ pub(crate) trait Simd: Copy {
         }
     }
 
+    /// Whether [`Simd::test16`] and [`Simd::pick16`] are a few instructions.
+    const PICKS: bool = false;
+
+    /// Bit i is set where number i of sixteen has a bit of `bits`.
+    ///
+    /// # Safety
+    /// Sixteen numbers are readable at `p`.
+    #[inline(always)]
+    unsafe fn test16(self, p: *const u16, bits: u16) -> u32 {
+        // SAFETY: passed on.
+        (0..16).map(|i| u32::from(unsafe { *p.add(i) } & bits != 0) << i).sum()
+    }
+
+    /// Those of sixteen numbers whose bit is set, in their order; up to sixteen are written.
+    ///
+    /// # Safety
+    /// Sixteen numbers are readable at `from` and writable at `to`, which are apart.
+    #[inline(always)]
+    unsafe fn pick16(self, from: *const u16, bits: u32, to: *mut u16) {
+        let mut n = 0;
+        for i in (0..16).filter(|i| bits >> i & 1 != 0) {
+            // SAFETY: n is at most i.
+            unsafe { *to.add(n) = *from.add(i) };
+            n += 1;
+        }
+    }
+
     /// Asks for a cache line, at any address; nothing where the machine has no such hint.
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}

@@ -76,7 +76,7 @@ pub(super) enum Seen {
 
 impl Work {
     fn lengths(s: &Sizes) -> [usize; 2] {
-        [s.segments.div_ceil(ROOT) * s.queries * BLOCK, s.queries * BLOCK]
+        [s.roots(), s.queries * BLOCK]
     }
 
     /// Adds what [`Work::lifted`] takes to a plan.
@@ -206,13 +206,16 @@ impl RowBlock<'_> {
     /// [`RowBlock::total`] of one root block, whose scores are there.
     pub(super) fn total_lifted(&self, work: &mut Work, at: usize, present: &[f32; BLOCK], bits: u16) {
         let (n, step) = (self.queries(), work.sizes.queries * BLOCK);
-        let Work { scores: [scores, max, sum], reference, needle, mass, sigma, lifted: Some(lifted), .. } = work else {
+        let Work {
+            roots, scores: [_, max, sum], reference, needle, stand_out, mass, sigma, lifted: Some(lifted), ..
+        } = work
+        else {
             return;
         };
         let block = self.cells.root(at);
-        let shared = Shared { reference, needle };
+        let shared = Shared { reference, needle, stand_out: *stand_out };
         self.isa.run(TotalBiased {
-            scores,
+            scores: &roots[at * step..][..step],
             children: children(&block, 1, present, bits),
             limits: self.limits(&shared, 1, &mass[1], &sigma[1]),
             lifts: lifted.nodes(at, step),
@@ -242,7 +245,7 @@ impl RowBlock<'_> {
     /// Takes the largest bias of a node out of the scores that the sift left of its cells.
     pub(super) fn lower(&self, work: &mut Work, node: usize, lane: usize) {
         let step = work.sizes.queries * BLOCK;
-        let Work { scores: [cells, ..], lists, lifted: Some(lifted), .. } = work else { return };
+        let Work { centers: [cells, _], lists, lifted: Some(lifted), .. } = work else { return };
         let top = lifted.nodes(node / BLOCK, step).top;
         for (scores, &row) in cells.chunks_exact_mut(BLOCK).zip(lists[1].of(lane).0) {
             let top = top[row as usize * BLOCK + lane];

@@ -5,11 +5,11 @@ use super::super::few::{self, FEW, MOST};
 use super::bias::{Lifted, Seen};
 use super::proof::Evidence;
 use super::rule::Rule;
-use crate::cells::{BLOCK, Cells, Matrix, SEGMENT};
+use crate::cells::{BLOCK, Cells, Matrix, ROOT, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Tensor};
 use crate::simd::Isa;
-use crate::simd::block::{AddUp, Along, Forms, Raise, RoundQuery, by_child, words};
+use crate::simd::block::{AddUp, Along, ByChild, Forms, Raise, RoundQuery, TOGETHER, words};
 use crate::simd::tile::{PANEL, Span};
 
 /// Most queries of a block.
@@ -62,6 +62,13 @@ impl Sizes {
     }
 }
 
+impl Sizes {
+    /// Scores of all nodes.
+    pub(super) fn roots(&self) -> usize {
+        self.segments.div_ceil(ROOT) * self.queries * BLOCK
+    }
+}
+
 /// Lists of rows by child.
 pub(super) struct Lists {
     /// Queries, `[BLOCK][queries]`.
@@ -73,22 +80,28 @@ pub(super) struct Lists {
 
 impl Lists {
     fn plan(plan: &mut Plan, queries: usize) {
-        Buf::<u16>::plan(plan, queries * BLOCK);
-        Buf::<u16>::plan(plan, queries * BLOCK);
+        Buf::<u16>::plan(plan, queries * BLOCK + TOGETHER);
+        Buf::<u16>::plan(plan, queries * BLOCK + TOGETHER);
     }
 
     fn new(memory: &Memory, queries: usize) -> Result<Self> {
         Ok(Lists {
-            rows: Buf::filled(memory, queries * BLOCK, 0)?,
-            places: Buf::filled(memory, queries * BLOCK, 0)?,
+            rows: Buf::filled(memory, queries * BLOCK + TOGETHER, 0)?,
+            places: Buf::filled(memory, queries * BLOCK + TOGETHER, 0)?,
             len: [0; BLOCK],
         })
     }
 
     /// From the bits of every row of a list.
-    pub(super) fn fill(&mut self, rows: &[u16], open: &[u16]) {
-        let stride = self.rows.len() / BLOCK;
-        self.len = by_child(rows, open, stride, &mut self.rows, &mut self.places);
+    pub(super) fn fill(&mut self, isa: Isa, rows: &[u16], open: &[u16], count: &[u16]) {
+        let stride = self.stride();
+        let (queries, places) = (&mut *self.rows, &mut *self.places);
+        self.len = isa.run(ByChild { rows, open, count, stride, queries, places });
+    }
+
+    /// Rows of a child, at most.
+    fn stride(&self) -> usize {
+        (self.rows.len() - TOGETHER) / BLOCK
     }
 
     /// The first child from `child` on that any row opens, or [`BLOCK`].
@@ -98,13 +111,13 @@ impl Lists {
 
     /// Queries and places of the rows that open a child.
     pub(super) fn of_mut(&mut self, child: usize) -> (&mut [u16], &mut [u16]) {
-        let (stride, n) = (self.rows.len() / BLOCK, self.len[child]);
+        let (stride, n) = (self.stride(), self.len[child]);
         (&mut self.rows[child * stride..][..n], &mut self.places[child * stride..][..n])
     }
 
     /// Queries and places of the rows that open a child.
     pub(super) fn of(&self, child: usize) -> (&[u16], &[u16]) {
-        let (stride, n) = (self.rows.len() / BLOCK, self.len[child]);
+        let (stride, n) = (self.stride(), self.len[child]);
         (&self.rows[child * stride..][..n], &self.places[child * stride..][..n])
     }
 }
@@ -120,6 +133,8 @@ pub(crate) struct Work {
     /// By query: logit that weights are relative to.
     pub(super) reference: Buf<f32>,
     pub(super) needle: Buf<f32>,
+    /// Standard deviations that a cell's farthest key may stand out.
+    pub(super) stand_out: f32,
     /// What thresholds are, as shares of a row's sum.
     pub(super) shares: Rule,
     /// Estimated sum of all weights, or what of them was found, where that is more.
@@ -138,9 +153,11 @@ pub(crate) struct Work {
     pub(super) estimated: Buf<f32>,
     /// By level: sums of estimated weights times the squared spread of their keys, `[queries][BLOCK]`.
     pub(super) lean: [Buf<f32>; 2],
-    /// Scores or weights of nodes, cells and keys, `[queries][BLOCK]`.
+    /// Scores of all nodes, `[root][queries][BLOCK]`.
+    pub(super) roots: Buf<f32>,
+    /// Weights of cells and of nodes, scores or weights of keys, `[queries][BLOCK]`.
     pub(super) scores: [Buf<f32>; 3],
-    /// Scores of cells and of nodes, kept for the sift, `[queries][BLOCK]`.
+    /// Scores of a node's cells and, where they are not those of `roots`, of nodes, `[queries][BLOCK]`.
     pub(super) centers: [Buf<f32>; 2],
     /// Bits of the children that are opened for their mass.
     pub(super) sure: [Buf<u16>; 2],
@@ -189,6 +206,7 @@ impl Work {
         {
             Buf::<f32>::plan(plan, len);
         }
+        Buf::<f32>::plan(plan, s.roots());
         for _ in 0..8 {
             Buf::<f32>::plan(plan, n * BLOCK);
         }
@@ -240,6 +258,7 @@ impl Work {
             sums: f(n * s.stride)?,
             reference: f(n)?,
             needle: f(n)?,
+            stand_out: 0.0,
             shares: Rule::new(0.0, false),
             total: f(n)?,
             mass: [f(n)?, f(n)?],
@@ -251,6 +270,7 @@ impl Work {
             exact: f(n * BLOCK)?,
             estimated: f(n * BLOCK)?,
             lean: [f(n * BLOCK)?, f(n * BLOCK)?],
+            roots: f(s.roots())?,
             scores: [f(n * BLOCK)?, f(n * BLOCK)?, f(n * BLOCK)?],
             centers: [f(n * BLOCK)?, f(n * BLOCK)?],
             sure: [list(n)?, list(n)?],
@@ -456,14 +476,13 @@ impl RowBlock<'_> {
 
     /// Queries in bytes.
     fn load_coords(&self, work: &mut Work) {
-        let Work { sizes, q, sigma, codes, along, .. } = work;
+        let Work { sizes, q, codes, along, .. } = work;
         let len = 2 * words(sizes.dim_k);
         for i in 0..self.queries() {
             let x = &q[i * sizes.q_stride..][..sizes.dim_k];
             let (unit, sum, lost) = self.isa.run(RoundQuery { x, out: &mut codes[i * len..][..len] });
-            let far = self.rule.stand_out * sigma[0][i];
             let slack = self.rule.margin * DEVIATION * libm::sqrtf(self.isa.norm2(x));
-            along[i] = Along { far, slack, ..Along::new(unit, sum, lost) };
+            along[i] = Along { slack, ..Along::new(unit, sum, lost) };
         }
     }
 
@@ -493,6 +512,7 @@ impl RowBlock<'_> {
     pub(super) fn set_limits(&self, work: &mut Work, rule: &Rule, usable: usize) {
         let needle = rule.needle.min(rule.outstanding / (usable * SEGMENT) as f32);
         work.shares = Rule { needle, ..*rule };
+        work.stand_out = rule.stand_out_for(needle);
         for i in 0..self.queries() {
             work.set_limits(i);
         }
@@ -538,6 +558,7 @@ impl Work {
         let (total, shares) = (self.total[i], &self.shares);
         self.needle[i] = self.reference[i] + libm::log2f(total * shares.needle);
         self.along[i].needle = self.needle[i];
+        self.along[i].far = self.stand_out * self.sigma[0][i];
         self.mass[0][i] = total * shares.cell;
         self.mass[1][i] = total * shares.node;
         self.fine[i] = total * shares.fine;

@@ -206,7 +206,7 @@ impl RowBlock<'_> {
         let Some(means) = self.cells.cell_keys(node) else { return };
         let block = self.cells.node(node);
         let softcap = self.head.softcap * core::f32::consts::LOG2_E;
-        let Work { sizes, q, scores, every, sample: few, reference, needle, mass, sigma, .. } = work;
+        let Work { sizes, q, scores, every, sample: few, reference, needle, stand_out, mass, sigma, .. } = work;
         let Work { centers, sure, open, lists, codes, along, evidence: Some(Evidence { columns, radii, .. }), .. } =
             work
         else {
@@ -215,13 +215,13 @@ impl RowBlock<'_> {
         let rows = if sample { &**few } else { &every[..self.queries()] };
         let matrix = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
         let list = &mut lists[0];
-        self.isa.run(Scores { block: Stored::F32(means), q: matrix, rows, out: &mut scores[0] });
+        self.isa.run(Scores { block: Stored::F32(means), q: matrix, rows, out: &mut centers[0] });
         self.isa.run(Choose {
-            scores: &mut scores[0],
+            centers: &centers[0],
             rows,
             children: children(&block, 0, &[1.0; BLOCK], 0xffff),
-            limits: self.limits(&Shared { reference, needle }, 0, &mass[0], &sigma[0]),
-            centers: &mut centers[0],
+            limits: self.limits(&Shared { reference, needle, stand_out: *stand_out }, 0, &mass[0], &sigma[0]),
+            weights: &mut scores[0],
             open,
             sure: &mut sure[0],
         });

@@ -7,7 +7,8 @@ pub struct Rule {
     pub needle: f32,
     /// See `needle`.
     pub outstanding: f32,
-    /// Standard deviations that a cell's farthest key may stand out towards a query.
+    /// Standard deviations that a cell's farthest key may stand out towards a query; fewer where `needle` gives way to
+    /// `outstanding`.
     pub stand_out: f32,
     /// The same for a node's farthest key.
     pub stand_out_node: f32,
@@ -27,13 +28,17 @@ pub struct Rule {
     pub caution: f32,
 }
 
+/// Deviations fewer for a threshold lower by a factor of e, and what they do not fall below.
+const FEWER: f32 = 0.45;
+const FEWEST: f32 = 2.3;
+
 impl Rule {
     /// The rule for a tolerance (relative output error), with dense fallback or without.
     pub fn new(tolerance: f32, fall_back: bool) -> Rule {
         let t = tolerance / 0.05;
         Rule {
             needle: 0.0037 * t,
-            outstanding: 120.0 * t,
+            outstanding: 110.0 * t,
             stand_out: 2.62,
             stand_out_node: 3.0,
             margin: 1.1,
@@ -44,6 +49,16 @@ impl Rule {
             error: tolerance,
             caution: if fall_back { 1.3 } else { 0.0 },
         }
+    }
+
+    /// [`Rule::stand_out`] where keys are looked for that weigh `needle`. Heavy keys are farther above a lower threshold, so that
+    /// they are found by fewer deviations.
+    pub(super) fn stand_out_for(&self, needle: f32) -> f32 {
+        if needle >= self.needle {
+            return self.stand_out;
+        }
+        let fewer = self.stand_out - FEWER * libm::logf(self.needle / needle);
+        fewer.max(FEWEST.min(self.stand_out))
     }
 
     /// The same with every threshold half, `times` times.

@@ -34,10 +34,14 @@ const TOGETHER_UPRIGHT: f64 = 3.5;
 /// Rows that are not worth a transposed copy of a cell's keys.
 const SHORT: usize = 2;
 
+/// For the sift of a node's cells: how far each reaches, and the root block whose scores are taken from `roots`.
+type Below<'a> = (&'a [f32], Option<usize>);
+
 /// The part of the limits that is the same at both levels.
 pub(super) struct Shared<'a> {
     pub(super) reference: &'a [f32],
     pub(super) needle: &'a [f32],
+    pub(super) stand_out: f32,
 }
 
 impl RowBlock<'_> {
@@ -53,7 +57,7 @@ impl RowBlock<'_> {
             needle: shared.needle,
             mass,
             sigma,
-            stand_out: if level == 0 { self.rule.stand_out } else { self.rule.stand_out_node },
+            stand_out: if level == 0 { shared.stand_out } else { self.rule.stand_out_node },
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
         }
     }
@@ -70,9 +74,9 @@ impl RowBlock<'_> {
         (present, bits)
     }
 
-    /// Running maxima and sums of the nodes' estimates, for [`RowBlock::prepare`].
+    /// Scores of the nodes, and running maxima and sums of their estimates, for [`RowBlock::prepare`].
     pub(super) fn total(&self, work: &mut Work) {
-        let (n, lifted) = (self.queries(), work.is_lifted());
+        let (n, lifted, step) = (self.queries(), work.is_lifted(), work.sizes.queries * BLOCK);
         work.scores[1][..n * BLOCK].fill(LOWEST);
         work.scores[2][..n * BLOCK].fill(0.0);
         for at in 0..self.cells.segments().div_ceil(ROOT) {
@@ -82,15 +86,16 @@ impl RowBlock<'_> {
             }
             let block = self.cells.root(at);
             let q = Matrix { data: &work.q, stride: work.sizes.q_stride, cols: work.sizes.dim_k };
-            let [scores, max, sum] = &mut work.scores;
-            self.isa.run(Scores { block: self.cells.root_keys(at), q, rows: &work.every[..n], out: scores });
+            let roots = &mut work.roots[at * step..][..step];
+            self.isa.run(Scores { block: self.cells.root_keys(at), q, rows: &work.every[..n], out: roots });
             if lifted {
                 self.total_lifted(work, at, &present, bits);
                 continue;
             }
-            let shared = Shared { reference: &work.reference, needle: &work.needle };
+            let shared = Shared { reference: &work.reference, needle: &work.needle, stand_out: work.stand_out };
+            let [_, max, sum] = &mut work.scores;
             self.isa.run(Total {
-                scores,
+                scores: roots,
                 children: children(&block, 1, &present, bits),
                 limits: self.limits(&shared, 1, &work.mass[1], &work.sigma[1]),
                 count: n,
@@ -139,7 +144,7 @@ impl RowBlock<'_> {
             }
             let block = self.cells.root(at);
             let listed = if sample { Listed::Sample } else { Listed::All };
-            self.choose(work, &block, at, listed, &present, bits);
+            let whole = self.choose(work, &block, at, listed, &present, bits);
             let coords = self.cells.coords();
             self.ahead(work, 1, |lane| coords.node(at * BLOCK + lane));
             if self.is_few(work) {
@@ -153,7 +158,8 @@ impl RowBlock<'_> {
                 if work.lists[1].len[lane] > 0 {
                     done.sifted += work.lists[1].len[lane] as u64;
                     let node = at * BLOCK + lane;
-                    let n = self.sift(work, 1, lane, coords.node(node), Some(self.cells.node(node).reach));
+                    let below = Some((self.cells.node(node).reach, whole));
+                    let n = self.sift(work, 1, lane, coords.node(node), below);
                     work.lists[1].len[lane] = n;
                     done.nodes += n as u64;
                     if n > 0 {
@@ -175,29 +181,58 @@ impl RowBlock<'_> {
         done
     }
 
-    /// Scores a block's vectors for the rows that opened it, or takes what the sift left of a node's cells, lists what rows may
-    /// have to open, and leaves estimates of all in the level's scores. `number` is that of the root block or of the node.
+    /// Root block `at` itself, where a list takes its scores from `roots` as they lie. Where biases are added, and for the
+    /// sample, whose scores lie apart there, they are copied.
+    fn whole_root(&self, work: &mut Work, at: usize, listed: Listed) -> Option<usize> {
+        let step = work.sizes.queries * BLOCK;
+        let lifted = work.is_lifted();
+        let Work { roots, centers: [_, own], sample, .. } = work;
+        let root = &roots[at * step..][..step];
+        match listed {
+            Listed::Sample => {
+                for (to, &row) in own.chunks_exact_mut(BLOCK).zip(&**sample) {
+                    to.copy_from_slice(&root[row as usize * BLOCK..][..BLOCK]);
+                }
+                None
+            }
+            _ if lifted => {
+                own.copy_from_slice(root);
+                None
+            }
+            _ => Some(at),
+        }
+    }
+
+    /// From the scores of a block's vectors, those of the nodes or what the sift left of a node's cells: lists what rows may have
+    /// to open, and leaves estimates of all in the level's scores. `number` is that of the root block or of the node. Returns the
+    /// root block whose scores the sift is to take from `roots`; others are in the level's `centers`.
     pub(super) fn choose(
         &self,
         work: &mut Work,
         block: &Block<'_>,
         number: usize,
-        rows: Listed,
+        listed: Listed,
         present: &[f32; BLOCK],
         bits: u16,
-    ) {
+    ) -> Option<usize> {
         let step = work.sizes.queries * BLOCK;
-        if let (true, Listed::Child(lane)) = (work.is_lifted(), rows) {
-            self.lift_cells(work, number, lane);
-        }
+        let whole = match listed {
+            Listed::Child(lane) => {
+                if work.is_lifted() {
+                    self.lift_cells(work, number, lane);
+                }
+                None
+            }
+            _ => self.whole_root(work, number, listed),
+        };
         let Work {
-            sizes,
-            q,
+            roots,
             scores,
             every,
             sample,
             reference,
             needle,
+            stand_out,
             mass,
             sigma,
             centers,
@@ -207,28 +242,29 @@ impl RowBlock<'_> {
             lifted,
             ..
         } = work;
-        let lifts = lifted.as_ref().filter(|l| l.on()).map(|l| l.of(rows, number, step));
-        let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
+        let lifts = lifted.as_ref().filter(|l| l.on()).map(|l| l.of(listed, number, step));
         let [cells, nodes] = lists;
-        let (level, rows, below) = match rows {
+        let (level, rows, below) = match listed {
             Listed::Child(lane) => (0, nodes.of(lane).0, cells),
             Listed::All => (1, &every[..self.queries()], nodes),
             Listed::Sample => (1, &**sample, nodes),
         };
-        let scores = &mut scores[level];
-        if level == 1 {
-            self.isa.run(Scores { block: self.cells.root_keys(number), q, rows, out: scores });
-        }
         let children = children(block, level, present, bits);
-        let limits = self.limits(&Shared { reference, needle }, level, &mass[level], &sigma[level]);
-        let (centers, sure) = (&mut centers[level], &mut sure[level]);
+        let shared = Shared { reference, needle, stand_out: *stand_out };
+        let limits = self.limits(&shared, level, &mass[level], &sigma[level]);
+        let (weights, sure) = (&mut scores[level], &mut sure[level]);
+        let centers = &mut centers[level];
         match lifts {
-            None => self.isa.run(Choose { scores, rows, children, limits, centers, open, sure }),
+            None => {
+                let centers = whole.map_or(&**centers, |at| &roots[at * step..]);
+                self.isa.run(Choose { centers, rows, children, limits, weights, open, sure });
+            }
             Some((lifts, by_query)) => {
-                self.isa.run(ChooseBiased { scores, rows, children, limits, lifts, by_query, centers, open, sure });
+                self.isa.run(ChooseBiased { centers, rows, children, limits, lifts, by_query, weights, open, sure });
             }
         }
-        below.fill(rows, &open[..rows.len()]);
+        below.fill(self.isa, rows, &open[..rows.len()], every);
+        whole
     }
 
     /// One node for the rows that opened it.
@@ -288,7 +324,7 @@ impl RowBlock<'_> {
         if work.is_lifted() {
             self.lower(work, node, lane);
         }
-        let Work { sizes, q, scores: [scores, _, keys], lists, .. } = work;
+        let Work { sizes, q, centers: [scores, _], scores: [.., keys], lists, .. } = work;
         let off = DEVIATION * libm::sqrtf(sizes.dim_k as f32);
         let unit = self.cells.coords().node(node).unit;
         let tight: [bool; BLOCK] = core::array::from_fn(|leaf| block.spread[leaf] < off * unit[leaf].to_f32());
@@ -308,16 +344,23 @@ impl RowBlock<'_> {
 
     /// Of the rows that may have to open child `lane` of a level, those for which something in it stands out by its
     /// coordinates: they come to the front of the list. Returns their number.
-    fn sift(&self, work: &mut Work, level: usize, lane: usize, keys: Coded<'_>, reach: Option<&[f32]>) -> usize {
-        let Work { codes, along, centers, sure, lists, scores, .. } = work;
-        let cells = reach.map(|reach| OfCells { reach, scores: &mut scores[0] });
+    fn sift(&self, work: &mut Work, level: usize, lane: usize, keys: Coded<'_>, of_cells: Option<Below<'_>>) -> usize {
+        let step = work.sizes.queries * BLOCK;
+        let Work { codes, along, centers: [below, nodes], roots, sure, lists, .. } = work;
+        let (cells, centers) = match of_cells {
+            None => (None, &**below),
+            Some((reach, whole)) => {
+                let centers = whole.map_or(&**nodes, |at| &roots[at * step..]);
+                (Some(OfCells { reach, scores: below }), centers)
+            }
+        };
         let (rows, places) = lists[level].of_mut(lane);
         self.isa.run(Sift {
             keys,
             cells,
             q: Bytes { codes, of: along },
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
-            centers: &centers[level],
+            centers,
             sure: &sure[level],
             lane,
             rows,

@@ -458,15 +458,15 @@ impl Task for TotalBiased<'_> {
 /// [`Choose`](super::Choose) with biases. Under a softcap what is opened for its keys is opened for certain: a second look
 /// knows no bias that comes after it.
 pub(crate) struct ChooseBiased<'a> {
-    pub(crate) scores: &'a mut [f32],
+    /// In place: with the largest biases.
+    pub(crate) centers: &'a mut [f32],
     pub(crate) rows: &'a [u16],
     pub(crate) children: Children<'a>,
     pub(crate) limits: Limits<'a>,
     pub(crate) lifts: Lifts<'a>,
     /// By query instead of by place.
     pub(crate) by_query: bool,
-    /// With the largest biases.
-    pub(crate) centers: &'a mut [f32],
+    pub(crate) weights: &'a mut [f32],
     pub(crate) open: &'a mut [u16],
     pub(crate) sure: &'a mut [u16],
 }
@@ -476,7 +476,7 @@ impl Task for ChooseBiased<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let ChooseBiased { scores, rows, children, limits, lifts, by_query, centers, open, sure } = self;
+        let ChooseBiased { centers, rows, children, limits, lifts, by_query, weights, open, sure } = self;
         let n = rows.len();
         let queries = limits.sigma.len().min(limits.reference.len()).min(limits.needle.len()).min(limits.mass.len());
         check(rows, queries, 1, 1);
@@ -485,7 +485,7 @@ impl Task for ChooseBiased<'_> {
             check(rows, lifted, BLOCK, BLOCK);
         }
         assert!(lifted >= n * BLOCK && centers.len() >= n * BLOCK);
-        assert!(scores.len() >= n * BLOCK && open.len() >= n && sure.len() >= n);
+        assert!(weights.len() >= n * BLOCK && open.len() >= n && sure.len() >= n);
         assert!(children.spread.len() >= BLOCK && children.reach.len() >= BLOCK);
         let count = children.log2_count - 1.0;
         let cap = limits.softcap;
@@ -500,8 +500,8 @@ impl Task for ChooseBiased<'_> {
             for c in (0..BLOCK).step_by(S::LANES) {
                 // SAFETY: vector c of rows of BLOCK numbers that are inside.
                 unsafe {
-                    let at = scores.as_mut_ptr().add(i * BLOCK + c);
-                    let raw = s.load(at);
+                    let from = centers.as_mut_ptr().add(i * BLOCK + c);
+                    let raw = s.load(from);
                     let top = s.load(lifts.top.as_ptr().add(lift + c));
                     let share = s.load(lifts.share.as_ptr().add(lift + c));
                     let best = capped(s, s.fma(s.load(children.reach.as_ptr().add(c)), far, raw), cap);
@@ -515,7 +515,8 @@ impl Task for ChooseBiased<'_> {
                     let wrong = s.mul(w, s.min(s.sqrt(s.fma(a, a, s.mul(b, b))), s.splat(1.0)));
                     light |= s.lt_bits(wrong, mass) << c;
                     far_off |= s.lt_bits(s.add(best, top), needle) << c;
-                    s.store(centers.as_mut_ptr().add(i * BLOCK + c), s.add(raw, top));
+                    s.store(from, s.add(raw, top));
+                    let at = weights.as_mut_ptr().add(i * BLOCK + c);
                     s.store(at, s.mul(w, s.load(children.present.as_ptr().add(c))));
                 }
             }

@@ -168,31 +168,31 @@ fn estimates_follow_biases() {
                 softcap,
             };
             let plain = || {
-                let (mut scores, mut centers) = (before.clone(), vec![0.0; QUERIES * BLOCK]);
+                let mut weights = vec![0.0; QUERIES * BLOCK];
                 let (mut open, mut sure) = (vec![0; QUERIES], vec![0; QUERIES]);
                 isa.run(Choose {
-                    scores: &mut scores,
+                    centers: &before,
                     rows: &rows,
                     children: children(),
                     limits: limits(),
-                    centers: &mut centers,
+                    weights: &mut weights,
                     open: &mut open,
                     sure: &mut sure,
                 });
-                (scores, centers, open, sure)
+                (weights, before.clone(), open, sure)
             };
             let lifted = |bias: f32, share: f32| {
                 let (top, share) = (vec![bias; QUERIES * BLOCK], vec![share; QUERIES * BLOCK]);
-                let (mut scores, mut centers) = (before.clone(), vec![0.0; QUERIES * BLOCK]);
+                let (mut weights, mut centers) = (vec![0.0; QUERIES * BLOCK], before.clone());
                 let (mut open, mut sure) = (vec![0; QUERIES], vec![0; QUERIES]);
                 isa.run(ChooseBiased {
-                    scores: &mut scores,
+                    centers: &mut centers,
                     rows: &rows,
                     children: children(),
                     limits: limits(),
                     lifts: Lifts { top: &top, share: &share },
                     by_query: true,
-                    centers: &mut centers,
+                    weights: &mut weights,
                     open: &mut open,
                     sure: &mut sure,
                 });
@@ -206,7 +206,7 @@ fn estimates_follow_biases() {
                     max: &mut max,
                     sum: &mut sum,
                 });
-                (scores, centers, open, sure, max, sum)
+                (weights, centers, open, sure, max, sum)
             };
             let (want, none) = (plain(), lifted(0.0, 1.0));
             assert!(none.0 == want.0 && none.1 == want.1 && none.2 == want.2, "{}", isa.name());

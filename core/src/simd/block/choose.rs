@@ -60,14 +60,14 @@ pub(super) fn center<S: Simd>(s: S, x: S::V, sigma: S::V, cap: f32) -> (S::V, S:
     (x, sigma)
 }
 
-/// Which children each row of a list may have to open, as bits, and which of them for their mass; estimated weights of all
-/// in place of their scores, which go to `centers`.
+/// Which children each row of a list may have to open, as bits, and which of them for their mass; estimated weights of all.
 pub(crate) struct Choose<'a> {
-    pub(crate) scores: &'a mut [f32],
+    /// Scores of the children's means, `[place][BLOCK]`.
+    pub(crate) centers: &'a [f32],
     pub(crate) rows: &'a [u16],
     pub(crate) children: Children<'a>,
     pub(crate) limits: Limits<'a>,
-    pub(crate) centers: &'a mut [f32],
+    pub(crate) weights: &'a mut [f32],
     pub(crate) open: &'a mut [u16],
     /// Opened for the mass: see [`Sift`].
     pub(crate) sure: &'a mut [u16],
@@ -78,12 +78,12 @@ impl Task for Choose<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Choose { scores, rows, children, limits, centers, open, sure } = self;
+        let Choose { centers, rows, children, limits, weights, open, sure } = self;
         let n = rows.len();
         let queries = limits.sigma.len().min(limits.reference.len()).min(limits.needle.len()).min(limits.mass.len());
         check(rows, queries, 1, 1);
         assert!(centers.len() >= n * BLOCK);
-        assert!(scores.len() >= n * BLOCK && open.len() >= n && sure.len() >= n);
+        assert!(weights.len() >= n * BLOCK && open.len() >= n && sure.len() >= n);
         assert!(children.spread.len() >= BLOCK && children.reach.len() >= BLOCK);
         let count = children.log2_count - 1.0;
         let cap = limits.softcap;
@@ -97,8 +97,7 @@ impl Task for Choose<'_> {
             while c < BLOCK {
                 // SAFETY: vector c of rows of BLOCK numbers that are inside.
                 unsafe {
-                    let at = scores.as_mut_ptr().add(i * BLOCK + c);
-                    let raw = s.load(at);
+                    let raw = s.load(centers.as_ptr().add(i * BLOCK + c));
                     let best = capped(s, s.fma(s.load(children.reach.as_ptr().add(c)), far, raw), cap);
                     let sigma = s.mul(s.load(children.spread.as_ptr().add(c)), root);
                     let (x, sigma) = center(s, raw, sigma, cap);
@@ -110,7 +109,7 @@ impl Task for Choose<'_> {
                     let wrong = s.mul(w, s.min(s.mul(sigma, s.splat(core::f32::consts::LN_2)), s.splat(1.0)));
                     light |= s.lt_bits(wrong, mass) << c;
                     far_off |= s.lt_bits(best, needle) << c;
-                    s.store(centers.as_mut_ptr().add(i * BLOCK + c), raw);
+                    let at = weights.as_mut_ptr().add(i * BLOCK + c);
                     s.store(at, s.mul(w, s.load(children.present.as_ptr().add(c))));
                 }
                 c += S::LANES;

@@ -3,13 +3,14 @@
 //! A block lies transposed, so that its vectors fill the lanes; queries are read as they lie, as broadcasts. Whatever a
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 //!
-//! `scores` products; `total` sums of weights; `choose` estimates and what is opened for them; `sift` a second look along the
-//! coordinates of `coords`; `weigh` exact weights; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
+//! `scores` products; `total` sums of weights; `choose` estimates and what is opened for them; `by_child` who opens a child;
+//! `sift` a second look along the coordinates of `coords`; `weigh` exact weights; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
 
 mod biased;
 #[cfg(all(test, feature = "full"))]
 mod biased_tests;
 mod bound;
+mod by_child;
 mod choose;
 mod coords;
 #[cfg(all(test, feature = "full"))]
@@ -28,11 +29,12 @@ pub(crate) use biased::{
     AddBiases, Biases, CellLifts, ChooseBiased, DoubtBiased, FAR, Lifts, LiftsMut, Survey, TotalBiased, found,
 };
 pub(crate) use bound::{Beyond, Bound, Opening, Proofs};
+pub(crate) use by_child::{ByChild, TOGETHER};
 pub(crate) use choose::{Children, Choose, Doubt, Limits};
 pub(crate) use coords::{Along, Bytes, Coded, Encode, RoundQuery, words};
 pub(crate) use gather::{Fetch, Gather, Gram, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use scores::{Forms, Scores};
-pub(crate) use sift::{OfCells, Sift, by_child};
+pub(crate) use sift::{OfCells, Sift};
 pub(crate) use total::{AddUp, LOWEST, Raise, Total};
 pub(crate) use values::{AddKeys, AddScaled, AddValues, Settle};
 pub(crate) use weigh::Weigh;

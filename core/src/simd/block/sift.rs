@@ -1,38 +1,9 @@
-//! Rows by child, and a second look at them along coordinates in four bits.
+//! A second look at the rows of a child, along coordinates in four bits.
 
 use super::coords::{Bytes, Coded, products};
 use super::{BLOCK, capped, check};
 use crate::simd::Task;
 use crate::simd::vector::Simd;
-
-/// Rows by child, from the bits of every row of a list: child `c` gets the queries `rows[i]` and the places `i` of its
-/// rows from `c * stride` on, and their number.
-pub(crate) fn by_child(
-    rows: &[u16],
-    open: &[u16],
-    stride: usize,
-    queries: &mut [u16],
-    places: &mut [u16],
-) -> [usize; BLOCK] {
-    assert!(rows.len() == open.len() && rows.len() <= stride && rows.len() <= 1 << 16);
-    assert!(queries.len() >= BLOCK * stride && places.len() >= BLOCK * stride);
-    let mut len = [0; BLOCK];
-    for (place, (&row, &bits)) in rows.iter().zip(open).enumerate() {
-        let mut bits = bits;
-        while bits != 0 {
-            let child = bits.trailing_zeros() as usize & (BLOCK - 1);
-            bits &= bits - 1;
-            let at = child * stride + len[child];
-            // SAFETY: a child has at most as many rows as there are, so `at` is below BLOCK * stride.
-            unsafe {
-                *queries.get_unchecked_mut(at) = row;
-                *places.get_unchecked_mut(at) = place as u16;
-            }
-            len[child] += 1;
-        }
-    }
-    len
-}
 
 /// Coordinates of a node's cells or a cell's keys, and of queries.
 pub(crate) struct Sift<'a> {

@@ -229,20 +229,19 @@ fn estimates_and_what_is_opened() {
                 });
             }
             let rows: Vec<u16> = (0..QUERIES as u16).rev().collect();
-            let (mut p, mut centers) = (scores.clone(), vec![0.0; QUERIES * BLOCK]);
+            let mut p = vec![-1.0; QUERIES * BLOCK];
             let (mut open, mut sure) = (vec![0; QUERIES], vec![0; QUERIES]);
             let (limits, children) = (known.limits(softcap), of());
             let (open_to, sure_to) = (&mut open, &mut sure);
             isa.run(Choose {
-                scores: &mut p,
+                centers: &scores,
                 rows: &rows,
                 children,
                 limits,
-                centers: &mut centers,
+                weights: &mut p,
                 open: open_to,
                 sure: sure_to,
             });
-            assert_eq!(centers, scores);
             for (i, &r) in rows.iter().enumerate() {
                 let q = r as usize;
                 for j in 0..BLOCK {
@@ -365,7 +364,7 @@ fn small_sums_are_settled_and_doubts_add_up() {
 }
 
 #[test]
-fn rows_are_gathered_transposed_and_listed() {
+fn rows_are_gathered_and_transposed() {
     for isa in isas() {
         for cols in [1, 7, 16, 50] {
             let data = noise(40 * (cols + 3), 21);
@@ -387,12 +386,31 @@ fn rows_are_gathered_transposed_and_listed() {
             }
         }
     }
-    let (rows, open) = ([4, 9, 2], [0b101, 0, 0x8001]);
-    let (mut queries, mut places) = (vec![0; 4 * BLOCK], vec![0; 4 * BLOCK]);
-    let len = by_child(&rows, &open, 4, &mut queries, &mut places);
-    assert_eq!((len[0], len[2], len[15], len.iter().sum::<usize>()), (2, 1, 1, 4));
-    assert_eq!((&queries[..2], &places[..2]), (&[4, 2][..], &[0, 2][..]));
-    assert_eq!((queries[60], places[60]), (2, 2));
+}
+
+#[test]
+fn rows_are_listed_by_child() {
+    let stride = if cfg!(miri) { 19 } else { 70 };
+    let count: Vec<u16> = (0..stride as u16).collect();
+    for isa in isas() {
+        for n in (0..8).chain([15, 16, 17, stride - 1, stride]) {
+            let rows: Vec<u16> = (0..n).map(|i| (hash(51, i as u64) >> 40) as u16).collect();
+            for all in [false, true] {
+                let open: Vec<u16> =
+                    (0..n).map(|i| if all { 0xffff } else { (hash(52, i as u64) >> 30) as u16 & 0xfeff }).collect();
+                let len = BLOCK * stride + TOGETHER;
+                let (mut queries, mut places) = (vec![0xaaaa; len], vec![0xaaaa; len]);
+                let (to, at) = (&mut queries[..], &mut places[..]);
+                let len = isa.run(ByChild { rows: &rows, open: &open, count: &count, stride, queries: to, places: at });
+                for c in 0..BLOCK {
+                    let want: Vec<u16> = (0..n as u16).filter(|&i| open[i as usize] >> c & 1 != 0).collect();
+                    assert_eq!(places[c * stride..][..len[c]], want, "{}, {n} rows", isa.name());
+                    let want: Vec<u16> = want.iter().map(|&i| rows[i as usize]).collect();
+                    assert_eq!(queries[c * stride..][..len[c]], want, "{}, {n} rows", isa.name());
+                }
+            }
+        }
+    }
 }
 
 #[test]

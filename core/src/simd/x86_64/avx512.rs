@@ -257,6 +257,23 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         }
     }
 
+    const PICKS: bool = true;
+
+    #[inline(always)]
+    unsafe fn test16(self, p: *const u16, bits: u16) -> u32 {
+        // SAFETY: passed on.
+        unsafe { u32::from(_mm256_test_epi16_mask(_mm256_loadu_si256(p.cast()), _mm256_set1_epi16(bits as i16))) }
+    }
+    #[inline(always)]
+    unsafe fn pick16(self, from: *const u16, bits: u32, to: *mut u16) {
+        // SAFETY: passed on.
+        unsafe {
+            let x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            let x = _mm512_maskz_compress_epi32(bits as __mmask16, x);
+            _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(x));
+        }
+    }
+
     /// The fraction and the scaling are one instruction each here, and the scaling takes the floor itself.
     #[inline(always)]
     fn exp2(self, x: __m512) -> __m512 {
