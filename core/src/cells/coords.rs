@@ -5,7 +5,7 @@ use super::BLOCK;
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan};
 use crate::simd::Isa;
-use crate::simd::block::{Coded, Encode, words};
+use crate::simd::block::{Coded, Encode, Many, words};
 use half::bf16;
 
 /// Coordinates of keys within their cells, and of cells' means within their nodes.
@@ -37,6 +37,16 @@ impl Coords {
         self.leaves.block(cell)
     }
 
+    /// Of the keys of all cells of a node, one after the other.
+    pub(crate) fn cells_of(&self, node: usize) -> Many<'_> {
+        self.leaves.blocks(node * BLOCK)
+    }
+
+    /// Of the cells of all nodes of a root block.
+    pub(crate) fn nodes_of(&self, root: usize) -> Many<'_> {
+        self.nodes.blocks(root * BLOCK)
+    }
+
     /// Of the cells of a node.
     pub(crate) fn node(&self, node: usize) -> Coded<'_> {
         self.nodes.block(node)
@@ -66,6 +76,11 @@ impl Table {
         let (dim, len) = (self.dim, Table::len(self.dim));
         let (words, unit) = (&mut self.words[at * len..][..len], &mut self.unit[at]);
         isa.run(Encode { rows, stride, dim, words, unit });
+    }
+
+    fn blocks(&self, at: usize) -> Many<'_> {
+        let (each, end) = (Table::len(self.dim), (at + BLOCK).min(self.unit.len()));
+        Many { words: &self.words[at * each..end * each], each, unit: &self.unit[at..end] }
     }
 
     fn block(&self, at: usize) -> Coded<'_> {

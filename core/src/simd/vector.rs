@@ -142,11 +142,9 @@ pub(crate) trait Simd: Copy {
     /// Sixteen numbers are readable at `from` and writable at `to`, which are apart.
     #[inline(always)]
     unsafe fn pick16(self, from: *const u16, bits: u32, to: *mut u16) {
-        let mut n = 0;
-        for i in (0..16).filter(|i| bits >> i & 1 != 0) {
+        for (n, i) in (0..16).filter(|i| bits >> i & 1 != 0).enumerate() {
             // SAFETY: n is at most i.
             unsafe { *to.add(n) = *from.add(i) };
-            n += 1;
         }
     }
 

@@ -11,7 +11,7 @@ use super::walk::{Shared, children};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan};
-use crate::simd::block::{AddBiases, Biases, CellLifts, DoubtBiased, FAR, Lifts, LiftsMut, Survey, TotalBiased, found};
+use crate::simd::block::{Biases, CellLifts, DoubtBiased, FAR, Lifts, LiftsMut, Survey, TotalBiased, found};
 use crate::simd::tile::Span;
 
 const _: () = assert!(NODES == 1 && ROOT == BLOCK, "a segment is a node, and lifts of nodes lie like their scores");
@@ -47,7 +47,7 @@ impl Lifted {
         self.on
     }
 
-    fn cells(&self) -> Lifts<'_> {
+    pub(super) fn cells(&self) -> Lifts<'_> {
         Lifts { top: &self.cells[0], share: &self.cells[1] }
     }
 
@@ -115,7 +115,7 @@ impl Work {
 }
 
 impl RowBlock<'_> {
-    fn biases(&self) -> Option<Biases<'_>> {
+    pub(super) fn biases(&self) -> Option<Biases<'_>> {
         let of = self.head.masking.biases()?;
         Some(Biases { of, batch: self.head.batch, head: self.head.head, begin: self.begin, n: self.n })
     }
@@ -251,23 +251,6 @@ impl RowBlock<'_> {
             let top = top[row as usize * BLOCK + lane];
             scores.iter_mut().for_each(|x| *x -= top);
         }
-    }
-
-    /// Biases of a cell's keys, added to the scores of the rows of its list, under their softcap.
-    pub(super) fn add_biases(&self, work: &mut Work, leaf: usize, ids: &[u32]) {
-        let Work { scores: [.., cell], lists, lifted: Some(lifted), .. } = work else { return };
-        let Some(biases) = self.biases() else { return };
-        let (rows, places) = lists[0].of(leaf);
-        self.isa.run(AddBiases {
-            biases,
-            scores: cell,
-            rows,
-            ids,
-            places,
-            cells: lifted.cells(),
-            lane: leaf,
-            softcap: self.head.softcap * core::f32::consts::LOG2_E,
-        });
     }
 
     /// What biases add to the doubt about a block's children; `number` as for [`RowBlock::choose`].

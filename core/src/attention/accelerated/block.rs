@@ -9,7 +9,7 @@ use crate::cells::{BLOCK, Cells, Matrix, ROOT, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Tensor};
 use crate::simd::Isa;
-use crate::simd::block::{AddUp, Along, ByChild, Forms, Raise, RoundQuery, TOGETHER, words};
+use crate::simd::block::{AddUp, Along, ByChild, Forms, Listing, Raise, RoundQuery, TOGETHER, words};
 use crate::simd::tile::{PANEL, Span};
 
 /// Most queries of a block.
@@ -63,6 +63,11 @@ impl Sizes {
 }
 
 impl Sizes {
+    /// Rows of opened cells that are kept together: of a few, those of all cells of a node.
+    fn opened(&self) -> usize {
+        if self.few { BLOCK * self.queries } else { self.queries }
+    }
+
     /// Scores of all nodes.
     pub(super) fn roots(&self) -> usize {
         self.segments.div_ceil(ROOT) * self.queries * BLOCK
@@ -104,9 +109,10 @@ impl Lists {
         (self.rows.len() - TOGETHER) / BLOCK
     }
 
-    /// The first child from `child` on that any row opens, or [`BLOCK`].
-    pub(super) fn next(&self, child: usize) -> usize {
-        (child..BLOCK).find(|&child| self.len[child] > 0).unwrap_or(BLOCK)
+    /// All of them.
+    pub(super) fn listing(&mut self) -> Listing<'_> {
+        let stride = self.stride();
+        Listing { len: &mut self.len, stride, rows: &mut self.rows, places: &mut self.places }
     }
 
     /// Queries and places of the rows that open a child.
@@ -155,7 +161,7 @@ pub(crate) struct Work {
     pub(super) lean: [Buf<f32>; 2],
     /// Scores of all nodes, `[root][queries][BLOCK]`.
     pub(super) roots: Buf<f32>,
-    /// Weights of cells and of nodes, scores or weights of keys, `[queries][BLOCK]`.
+    /// Weights of cells and of nodes, scores or weights of keys, `[queries][BLOCK]`; of a few queries those of all cells of a node.
     pub(super) scores: [Buf<f32>; 3],
     /// Scores of a node's cells and, where they are not those of `roots`, of nodes, `[queries][BLOCK]`.
     pub(super) centers: [Buf<f32>; 2],
@@ -207,9 +213,10 @@ impl Work {
             Buf::<f32>::plan(plan, len);
         }
         Buf::<f32>::plan(plan, s.roots());
-        for _ in 0..8 {
+        for _ in 0..7 {
             Buf::<f32>::plan(plan, n * BLOCK);
         }
+        Buf::<f32>::plan(plan, s.opened() * BLOCK);
         for len in [s.stride, s.dim_k, s.stride] {
             Buf::<f32>::plan(plan, n.div_ceil(SAMPLED) * len);
         }
@@ -221,7 +228,7 @@ impl Work {
         Buf::<u16>::plan(plan, n);
         Lists::plan(plan, n);
         Lists::plan(plan, n);
-        Buf::<[u16; 2]>::plan(plan, n);
+        Buf::<[u16; 2]>::plan(plan, s.opened());
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n.div_ceil(SAMPLED));
@@ -271,7 +278,7 @@ impl Work {
             estimated: f(n * BLOCK)?,
             lean: [f(n * BLOCK)?, f(n * BLOCK)?],
             roots: f(s.roots())?,
-            scores: [f(n * BLOCK)?, f(n * BLOCK)?, f(n * BLOCK)?],
+            scores: [f(n * BLOCK)?, f(n * BLOCK)?, f(s.opened() * BLOCK)?],
             centers: [f(n * BLOCK)?, f(n * BLOCK)?],
             sure: [list(n)?, list(n)?],
             codes: Buf::filled(memory, n * 2 * words(s.dim_k), 0)?,
@@ -279,7 +286,7 @@ impl Work {
             light: f(n)?,
             open: list(n)?,
             lists: [Lists::new(memory, n)?, Lists::new(memory, n)?],
-            full: Buf::filled(memory, n, [0; 2])?,
+            full: Buf::filled(memory, s.opened(), [0; 2])?,
             every,
             sample: Buf::with_capacity(memory, n.div_ceil(SAMPLED))?,
             kept: f(n.div_ceil(SAMPLED) * s.stride)?,

@@ -1,11 +1,12 @@
 //! From the nodes down: which children a list of rows opens, what the others are estimated to weigh, and the keys of
 //! cells that are open.
 
+use super::bias::Lifted;
 use super::block::{DEVIATION, Listed, RowBlock, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
 use crate::simd::block::{
-    AddKeys, AddValues, Bytes, Children, Choose, ChooseBiased, Coded, Doubt, Fetch, LOWEST, Limits, Matrix, OfCells,
-    Prefetch, Scores, ScoresAt, Settle, Sift, Stored, Total, Transpose, Weigh,
+    AddValues, Bytes, Children, Choose, ChooseBiased, Coded, Doubt, Fetch, FetchSome, LOWEST, Limits, Many, Matrix,
+    OfCells, Opened, Scores, ScoresAt, Settle, Sift, SiftAll, Total,
 };
 
 /// Keys of a cell and of a node, in powers of two.
@@ -30,12 +31,6 @@ pub(super) struct Done {
 const TOGETHER: f64 = 2.0;
 /// The same where values do not lean.
 const TOGETHER_UPRIGHT: f64 = 3.5;
-
-/// Rows that are not worth a transposed copy of a cell's keys.
-const SHORT: usize = 2;
-
-/// For the sift of a node's cells: how far each reaches, and the root block whose scores are taken from `roots`.
-type Below<'a> = (&'a [f32], Option<usize>);
 
 /// The part of the limits that is the same at both levels.
 pub(super) struct Shared<'a> {
@@ -146,8 +141,9 @@ impl RowBlock<'_> {
             let listed = if sample { Listed::Sample } else { Listed::All };
             let whole = self.choose(work, &block, at, listed, &present, bits);
             let coords = self.cells.coords();
-            self.ahead(work, 1, |lane| coords.node(at * BLOCK + lane));
             if self.is_few(work) {
+                let len = &work.lists[1].len;
+                self.ahead(coords.nodes_of(at), len);
                 for lane in (0..BLOCK).filter(|&lane| work.lists[1].len[lane] > 0) {
                     let node = self.cells.node(at * BLOCK + lane);
                     self.isa.run(Fetch::of(node.spread));
@@ -158,8 +154,8 @@ impl RowBlock<'_> {
                 if work.lists[1].len[lane] > 0 {
                     done.sifted += work.lists[1].len[lane] as u64;
                     let node = at * BLOCK + lane;
-                    let below = Some((self.cells.node(node).reach, whole));
-                    let n = self.sift(work, 1, lane, coords.node(node), below);
+                    let reach = self.cells.node(node).reach;
+                    let n = self.sift(work, lane, coords.node(node), reach, whole);
                     work.lists[1].len[lane] = n;
                     done.nodes += n as u64;
                     if n > 0 {
@@ -283,14 +279,7 @@ impl RowBlock<'_> {
         if self.is_few(work) {
             self.isa.run(Fetch::stored(block.values.data));
         }
-        let coords = self.cells.coords();
-        self.ahead(work, 0, |leaf| coords.cell(node * BLOCK + leaf));
-        for leaf in 0..BLOCK {
-            if work.lists[0].len[leaf] > 0 {
-                done.sifted += work.lists[0].len[leaf] as u64;
-                work.lists[0].len[leaf] = self.sift(work, 0, leaf, coords.cell(node * BLOCK + leaf), None);
-            }
-        }
+        done.sifted += self.sift_below(work, node) as u64;
         self.opened(work, node, done, watch);
         self.raise_limits(work, lane);
         if doubtful && work.is_lifted() {
@@ -342,101 +331,76 @@ impl RowBlock<'_> {
         }
     }
 
-    /// Of the rows that may have to open child `lane` of a level, those for which something in it stands out by its
-    /// coordinates: they come to the front of the list. Returns their number.
-    fn sift(&self, work: &mut Work, level: usize, lane: usize, keys: Coded<'_>, of_cells: Option<Below<'_>>) -> usize {
+    /// Of the rows that may have to open node `lane` of a root block, those for which something in it stands out by the
+    /// coordinates of its cells: they come to the front of the list. Returns their number. `whole` is the root block, if scores are
+    /// taken from `roots`.
+    fn sift(&self, work: &mut Work, lane: usize, keys: Coded<'_>, reach: &[f32], whole: Option<usize>) -> usize {
         let step = work.sizes.queries * BLOCK;
         let Work { codes, along, centers: [below, nodes], roots, sure, lists, .. } = work;
-        let (cells, centers) = match of_cells {
-            None => (None, &**below),
-            Some((reach, whole)) => {
-                let centers = whole.map_or(&**nodes, |at| &roots[at * step..]);
-                (Some(OfCells { reach, scores: below }), centers)
-            }
-        };
-        let (rows, places) = lists[level].of_mut(lane);
+        let (rows, places) = lists[1].of_mut(lane);
         self.isa.run(Sift {
             keys,
-            cells,
+            cells: Some(OfCells { reach, scores: below }),
             q: Bytes { codes, of: along },
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
-            centers,
-            sure: &sure[level],
+            centers: whole.map_or(&**nodes, |at| &roots[at * step..]),
+            sure: &sure[1],
             lane,
             rows,
             places,
         })
     }
 
-    /// For a few rows, asks for the coordinates of the children that a level lists, all at once.
-    fn ahead<'a>(&self, work: &Work, level: usize, of: impl Fn(usize) -> Coded<'a>) {
+    /// The same for the cells of a node, by the coordinates of their keys. Returns how many rows there were before.
+    fn sift_below(&self, work: &mut Work, node: usize) -> usize {
+        let keys = self.cells.coords().cells_of(node);
         if self.is_few(work) {
-            for child in (0..BLOCK).filter(|&child| work.lists[level].len[child] > 0) {
-                self.isa.run(Fetch::of(of(child).words));
-                self.isa.run(Fetch::of(of(child).unit));
-            }
+            self.ahead(keys, &work.lists[0].len);
         }
+        let Work { codes, along, centers: [centers, _], sure: [sure, _], lists: [cells, _], .. } = work;
+        let softcap = self.head.softcap * core::f32::consts::LOG2_E;
+        self.isa.run(SiftAll { keys, q: Bytes { codes, of: along }, softcap, centers, sure, lists: cells.listing() })
+    }
+
+    /// For a few rows, asks for the coordinates of the children that a level lists, all at once.
+    fn ahead(&self, of: Many<'_>, len: &[usize; BLOCK]) {
+        self.isa.run(FetchSome { parts: of.words, each: of.each, len });
+        self.isa.run(FetchSome { parts: of.unit, each: 1, len });
     }
 
     /// The opened cells of a node, for the rows of their lists.
     pub(super) fn opened(&self, work: &mut Work, node: usize, done: &mut Done, watch: &mut Option<Watch<'_>>) {
-        // Keys of a cell lie far apart: asked for while the cell before is worked on, which for a few rows is too short.
-        let ask = |leaf: usize| self.isa.run(Prefetch { from: &self.head.k, ids: self.cells.keys_of(node, leaf) });
-        let few = self.is_few(work);
-        if few {
-            (0..BLOCK).filter(|&leaf| work.lists[0].len[leaf] > 0).for_each(ask);
-        }
-        let mut leaf = work.lists[0].next(0);
-        while leaf < BLOCK {
-            let next = work.lists[0].next(leaf + 1);
-            if next < BLOCK && !few {
-                ask(next);
-            }
-            done.cells += work.lists[0].len[leaf] as u64;
-            self.cell(work, node, leaf, watch);
-            leaf = next;
-        }
-    }
-
-    /// The keys of one cell for the rows of its list.
-    fn cell(&self, work: &mut Work, node: usize, leaf: usize, watch: &mut Option<Watch<'_>>) {
-        let Work { sizes, q, scores: [_, _, cell], lists, keys, room, .. } = &mut *work;
-        let (rows, _) = lists[0].of(leaf);
-        let ids = self.cells.keys_of(node, leaf);
         if let Some(watch) = watch {
-            rows.iter().for_each(|&r| watch(r, ids));
+            for leaf in 0..BLOCK {
+                work.lists[0].of(leaf).0.iter().for_each(|&r| watch(r, self.cells.keys_of(node, leaf)));
+            }
         }
-        let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
-        if rows.len() <= SHORT {
-            self.isa.run(ScoresAt { from: &self.head.k, ids, q, rows, out: cell });
-        } else {
-            self.isa.run(Transpose { from: &self.head.k, ids, room, out: keys });
-            self.isa.run(Scores { block: Stored::F32(keys), q, rows, out: cell });
-        }
-        let mut softcap = self.head.softcap * core::f32::consts::LOG2_E;
-        if work.is_lifted() {
-            self.add_biases(work, leaf, ids);
-            softcap = 0.0;
-        }
-        let Work { sizes, scores, reference, fine, exact, light, lists, full, lost, sums, .. } = work;
-        let [weights, _, cell] = scores;
-        let (rows, places) = lists[0].of(leaf);
-        let front = self.isa.run(Weigh {
-            scores: cell,
-            rows,
-            places,
-            lane: leaf,
+        let few = self.is_few(work);
+        let Work { sizes, q, scores: [mass, _, scores], lists: [cells, _], reference, fine, exact, .. } = work;
+        let Work { light, lost, sums, full, keys, room, lifted, .. } = work;
+        let lifts = lifted.as_ref().filter(|l| l.on()).map(Lifted::cells);
+        done.cells += self.isa.run(Opened {
+            keys: &self.head.k,
+            values: &self.head.v,
+            ids: self.cells.keys_of_node(node),
+            q: Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k },
+            lists: cells.listing(),
+            few,
+            softcap: self.head.softcap * core::f32::consts::LOG2_E,
+            biases: self.biases().zip(lifts),
             reference,
             fine,
-            softcap,
             sum: exact,
-            mass: weights,
+            mass,
             light,
-            full,
             lost,
-        });
-        let (rows, stride) = (&full[..front], sizes.stride);
-        self.isa.run(AddKeys { p: cell, rows, values: &self.head.v, ids, out: sums, stride });
+            out: sums,
+            stride: sizes.stride,
+            scores,
+            full,
+            block: keys,
+            room,
+        }) as u64;
     }
 }
 

@@ -30,6 +30,24 @@ pub(crate) struct Coded<'a> {
     pub(crate) unit: &'a [bf16; BLOCK],
 }
 
+/// The vectors of [`BLOCK`] blocks, or of fewer at the end.
+#[derive(Clone, Copy)]
+pub(crate) struct Many<'a> {
+    /// `[block][words(dim)][BLOCK]`.
+    pub(crate) words: &'a [u32],
+    /// Words of a block.
+    pub(crate) each: usize,
+    pub(crate) unit: &'a [[bf16; BLOCK]],
+}
+
+impl<'a> Many<'a> {
+    /// Those of one block.
+    #[inline(always)]
+    pub(super) fn block(&self, at: usize) -> Coded<'a> {
+        Coded { words: &self.words[at * self.each..][..self.each], unit: &self.unit[at] }
+    }
+}
+
 impl Coded<'_> {
     /// Coordinate `k` of vector `j`.
     pub(super) fn decode(&self, k: usize, j: usize) -> f32 {

@@ -76,6 +76,26 @@ impl Task for Fetch {
     }
 }
 
+/// Asks for those of [`BLOCK`] parts of memory that somebody lists.
+pub(crate) struct FetchSome<'a, T> {
+    /// Part after part, of so many elements each.
+    pub(crate) parts: &'a [T],
+    pub(crate) each: usize,
+    /// Rows that list each.
+    pub(crate) len: &'a [usize; BLOCK],
+}
+
+impl<T> Task for FetchSome<'_, T> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (part, _) in self.parts.chunks_exact(self.each).zip(self.len).filter(|(_, len)| **len > 0) {
+            Fetch::of(part).run(s);
+        }
+    }
+}
+
 /// Rows `ids` of a matrix, transposed into a block; `room` holds [`BLOCK`] rows.
 pub(crate) struct Transpose<'a> {
     pub(crate) from: &'a Rows<'a>,

@@ -4,7 +4,7 @@
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 //!
 //! `scores` products; `total` sums of weights; `choose` estimates and what is opened for them; `by_child` who opens a child;
-//! `sift` a second look along the coordinates of `coords`; `weigh` exact weights; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
+//! `sift` a second look along the coordinates of `coords`; `weigh` exact weights; `opened` all of it for the opened cells of a node; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
 
 mod biased;
 #[cfg(all(test, feature = "full"))]
@@ -16,6 +16,9 @@ mod coords;
 #[cfg(all(test, feature = "full"))]
 mod coords_tests;
 mod gather;
+mod opened;
+#[cfg(all(test, feature = "full"))]
+mod opened_tests;
 mod scores;
 mod sift;
 #[cfg(all(test, feature = "full"))]
@@ -31,10 +34,11 @@ pub(crate) use biased::{
 pub(crate) use bound::{Beyond, Bound, Opening, Proofs};
 pub(crate) use by_child::{ByChild, TOGETHER};
 pub(crate) use choose::{Children, Choose, Doubt, Limits};
-pub(crate) use coords::{Along, Bytes, Coded, Encode, RoundQuery, words};
-pub(crate) use gather::{Fetch, Gather, Gram, Prefetch, ScoresAt, SumRows, Transpose};
+pub(crate) use coords::{Along, Bytes, Coded, Encode, Many, RoundQuery, words};
+pub(crate) use gather::{Fetch, FetchSome, Gather, Gram, Prefetch, ScoresAt, SumRows, Transpose};
+pub(crate) use opened::Opened;
 pub(crate) use scores::{Forms, Scores};
-pub(crate) use sift::{OfCells, Sift};
+pub(crate) use sift::{Listing, OfCells, Sift, SiftAll};
 pub(crate) use total::{AddUp, LOWEST, Raise, Total};
 pub(crate) use values::{AddKeys, AddScaled, AddValues, Settle};
 pub(crate) use weigh::Weigh;

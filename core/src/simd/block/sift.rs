@@ -1,6 +1,6 @@
 //! A second look at the rows of a child, along coordinates in four bits.
 
-use super::coords::{Bytes, Coded, products};
+use super::coords::{Bytes, Coded, Many, products};
 use super::{BLOCK, capped, check};
 use crate::simd::Task;
 use crate::simd::vector::Simd;
@@ -20,6 +20,44 @@ pub(crate) struct Sift<'a> {
     /// Queries, and their places in the parent's list.
     pub(crate) rows: &'a mut [u16],
     pub(crate) places: &'a mut [u16],
+}
+
+/// [`Sift`] of all children of a node by the coordinates of their keys.
+pub(crate) struct SiftAll<'a> {
+    pub(crate) keys: Many<'a>,
+    pub(crate) q: Bytes<'a>,
+    pub(crate) softcap: f32,
+    pub(crate) centers: &'a [f32],
+    pub(crate) sure: &'a [u16],
+    pub(crate) lists: Listing<'a>,
+}
+
+/// Rows by child, as [`ByChild`](super::ByChild) leaves them.
+pub(crate) struct Listing<'a> {
+    pub(crate) len: &'a mut [usize; BLOCK],
+    pub(crate) stride: usize,
+    pub(crate) rows: &'a mut [u16],
+    pub(crate) places: &'a mut [u16],
+}
+
+impl Task for SiftAll<'_> {
+    /// Rows of all lists before.
+    type Out = usize;
+    const DOT16: bool = true;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> usize {
+        let SiftAll { keys, q, softcap, centers, sure, lists } = self;
+        let Listing { len, stride, rows, places } = lists;
+        let mut before = 0;
+        for (lane, len) in len.iter_mut().enumerate().filter(|(_, len)| **len > 0) {
+            before += *len;
+            let (rows, places) = (&mut rows[lane * stride..][..*len], &mut places[lane * stride..][..*len]);
+            let keys = keys.block(lane);
+            *len = Sift { keys, q, softcap, cells: None, centers, sure, lane, rows, places }.run(s);
+        }
+        before
+    }
 }
 
 /// Beside the coordinates of a node's cells.

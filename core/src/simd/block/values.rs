@@ -253,6 +253,21 @@ impl Task for AddKeys<'_> {
 }
 
 impl AddKeys<'_> {
+    /// Asks for the values that are to be added: they lie far apart, and nobody knew of them.
+    #[inline(always)]
+    pub(super) fn ask<S: Simd>(s: S, rows: &[[u16; 2]], values: &Rows<'_>, ids: &[u32]) {
+        let (bytes, stride) = (values.cols() * values.dtype().size(), values.stride());
+        let mut bits = rows.iter().fold(0, |all, row| all | row[1]);
+        while bits != 0 {
+            let j = bits.trailing_zeros() as usize & (BLOCK - 1);
+            bits &= bits - 1;
+            let row = values.as_ptr().wrapping_add(ids[j] as usize * stride);
+            for at in (0..bytes).step_by(64) {
+                s.prefetch(row.wrapping_add(at));
+            }
+        }
+    }
+
     #[inline(always)]
     fn add<E: Element, S: Simd>(self, s: S) {
         let cols = self.values.cols();
@@ -262,15 +277,6 @@ impl AddKeys<'_> {
         let mut from = [self.values.as_ptr().cast::<E::T>(); BLOCK];
         for (from, &id) in from.iter_mut().zip(self.ids) {
             *from = from.wrapping_add(id as usize * step);
-        }
-        // Values lie far apart and nobody has asked for them yet.
-        let mut bits = self.rows.iter().fold(0, |all, row| all | row[1]);
-        while bits != 0 {
-            let j = bits.trailing_zeros() as usize & (BLOCK - 1);
-            bits &= bits - 1;
-            for at in (0..cols * size_of::<E::T>()).step_by(64) {
-                s.prefetch(from[j].cast::<u8>().wrapping_add(at));
-            }
         }
         for (p, &[row, bits]) in self.p.chunks_exact(BLOCK).zip(self.rows) {
             let out = &mut self.out[row as usize * self.stride..][..cols];
