@@ -62,12 +62,23 @@ static mask_shape shape_of(const attention *a, size_t batch) {
   return (mask_shape){a->rows, a->lengths[batch], a->positions[batch], a->causal};
 }
 
+/* Whether a batch is certainly attended exactly, so that its rows can be divided. */
+static bool is_exact(const attention *a, size_t batch) {
+  bool few = a->rows * (a->heads_q / a->heads_kv) < FEW;
+  bool small = a->settings.mode == ICE_MODE_AUTO && a->lengths[batch] < SHORT;
+  return a->settings.mode == ICE_MODE_EXACT || few || small;
+}
+
 static void look_at_plane(void *user, size_t i) {
   work *w = user;
   const mask_view *m = &w->a->mask;
-  mask_shape shape = shape_of(w->a, i / m->heads);
-  w->planes[i] = classify(m, i / m->heads, i % m->heads, &shape, w->ends + i * w->a->rows,
-                          w->keys ? w->keys + i * w->most_keys : NULL);
+  size_t batch = i / m->heads, head = i % m->heads;
+  mask_shape shape = shape_of(w->a, batch);
+  plane *s = w->planes + i;
+  *s = classify(m, batch, head, &shape, w->ends + i * w->a->rows, w->keys ? w->keys + i * w->most_keys : NULL);
+  key_range seen;
+  if (s->kind == PLANE_BIAS && is_even(m, batch, head, &shape, &seen))
+    *s = (plane){.kind = PLANE_EVEN, .begin = seen.begin, .end = seen.end};
 }
 
 /* Query heads head .. head + heads of one KV head, rows row .. row + n, keys key .. key + keys. */
@@ -170,6 +181,21 @@ static void call_bias(work *w, part at) {
   free(bias);
 }
 
+/* Rows under a bias that is read where it lies. */
+static void call_even(work *w, part at, const plane *s, bool exact) {
+  const mask_view *m = &w->a->mask;
+  ice_mask mask;
+  ice_mask_init(&mask);
+  mask.kind = ICE_MASK_ADDITIVE;
+  mask.bias.data = m->data + at.batch * m->batch_stride + at.head * m->head_stride + at.row * m->row_stride +
+                   s->begin * m->key_stride;
+  mask.bias.dtype = m->type == ORT_FLOAT ? ICE_F32 : ICE_F16;
+  mask.bias.row_stride = m->row_stride;
+  at.key = s->begin;
+  at.keys = s->end - s->begin;
+  call(w, &at, &mask, exact);
+}
+
 /* Without a mask tensor. */
 static void call_plain(work *w, part at, size_t position, bool exact) {
   const attention *a = w->a;
@@ -183,13 +209,6 @@ static void call_plain(work *w, part at, size_t position, bool exact) {
     if (end < length) at.keys = end;
   }
   call(w, &at, &mask, exact);
-}
-
-/* Whether a batch is certainly attended exactly, so that its rows can be divided. */
-static bool is_exact(const attention *a, size_t batch) {
-  bool few = a->rows * (a->heads_q / a->heads_kv) < FEW;
-  bool small = a->settings.mode == ICE_MODE_AUTO && a->lengths[batch] < SHORT;
-  return a->settings.mode == ICE_MODE_EXACT || few || small;
 }
 
 /* Rows of the query heads of one (batch, KV head). Cells are built call by call: what is not exact is one call. */
@@ -219,6 +238,7 @@ static void attend_part(void *user, size_t i) {
     if (!s) call_plain(w, at, position, exact);
     else if (s->kind == PLANE_RANGE) call_range(w, at, s, position, exact);
     else if (s->kind == PLANE_KEYS) call_keys(w, at, s, exact);
+    else if (s->kind == PLANE_EVEN) call_even(w, at, s, exact);
     else call_bias(w, at);
   }
 }

@@ -108,7 +108,7 @@ static bool one_range(const mask_view *m, const char *row, size_t end, size_t *f
 }
 
 static plane ranges(const mask_view *m, size_t batch, size_t head, const mask_shape *s, uint64_t *ends) {
-  plane out = {PLANE_RANGE, SIZE_MAX, true, true, ends, NULL};
+  plane out = {.kind = PLANE_RANGE, .begin = SIZE_MAX, .everything = true, .diagonal = true, .ends = ends};
   size_t first = 0, last = s->keys;
   for (size_t i = 0; i < s->rows; i++) {
     size_t end = limit(s, i);
@@ -142,6 +142,39 @@ plane classify(const mask_view *m, size_t batch, size_t head, const mask_shape *
   }
   if (any) out = (plane){.kind = PLANE_KEYS, .keys = keys};
   return out;
+}
+
+/* Whether no entry from .. to of a row of floats hides its key. In blocks, without branches. */
+static bool shows(const mask_view *m, const char *row, size_t from, size_t to) {
+  enum { BLOCK = 64 };
+  size_t i = from;
+  unsigned hidden = 0;
+  if (m->type == ORT_FLOAT) {
+    for (; i + BLOCK <= to && !hidden; i += BLOCK)
+      for (size_t j = 0; j < BLOCK; j++) hidden |= f32_at(row + (i + j) * sizeof(float)) <= HIDES;
+  } else {
+    for (; i + BLOCK <= to && !hidden; i += BLOCK)
+      for (size_t j = 0; j < BLOCK; j++) hidden |= f16_at(row + (i + j) * sizeof(uint16_t)) - HIDES_F16 <= INFINITY_F16 - HIDES_F16;
+  }
+  for (; i < to; i++) hidden |= entry(m->type, row + i * m->key_stride) & HIDDEN;
+  return !hidden;
+}
+
+bool is_even(const mask_view *m, size_t batch, size_t head, const mask_shape *s, key_range *seen) {
+  size_t size = m->type == ORT_FLOAT ? sizeof(float) : sizeof(uint16_t);
+  if (s->causal || m->type == ORT_BOOL || m->key_stride != size || m->row_stride < s->keys * size) return false;
+  const char *first = row_of(m, batch, head, 0);
+  seen->begin = run(m, first, 0, s->keys, HIDDEN);
+  for (seen->end = s->keys; seen->end > seen->begin; seen->end--)
+    if (!(entry(m->type, first + (seen->end - 1) * size) & HIDDEN)) break;
+  if (seen->begin == seen->end) return false;
+  for (size_t i = 0; i < s->rows; i++) {
+    const char *row = row_of(m, batch, head, i);
+    if (run(m, row, 0, seen->begin, HIDDEN) != seen->begin) return false;
+    if (!shows(m, row, seen->begin, seen->end)) return false;
+    if (run(m, row, seen->end, s->keys, HIDDEN) != s->keys) return false;
+  }
+  return true;
 }
 
 /* Shifts the fraction into place and lets a product put the exponent right, subnormal numbers included. */

@@ -21,12 +21,14 @@ bool view_mask(const tensor *t, size_t batch, size_t heads, size_t rows, size_t 
 typedef enum plane_kind {
   PLANE_RANGE, /* row i sees keys begin .. begin + ends[i] */
   PLANE_KEYS,  /* every row sees the keys whose byte is 1 */
+  PLANE_EVEN,  /* every row sees keys begin .. end, each under a bias of its own: see is_even */
   PLANE_BIAS   /* anything else */
 } plane_kind;
 
 typedef struct plane {
   plane_kind kind;
   size_t begin;
+  size_t end;         /* EVEN */
   bool everything;    /* RANGE: every row sees all from begin on */
   bool diagonal;      /* RANGE: row i sees all from begin up to its own position */
   const uint64_t *ends; /* RANGE: [rows] */
@@ -43,11 +45,17 @@ typedef struct mask_shape {
  * KEYS answer). O(rows keys) bytes read at most, fewer for irregular masks. */
 plane classify(const mask_view *m, size_t batch, size_t head, const mask_shape *shape, uint64_t *ends, uint8_t *keys);
 
-/* Writes rows row .. row + n of a plane as bias [n, keys]: 0 or the mask's own number, -inf where it hides, below the
- * diagonal too if causal. Returns the range of keys that any of the rows sees. */
+/* Keys begin .. end. */
 typedef struct key_range {
   size_t begin, end;
 } key_range;
+
+/* Whether all rows of a plane of floats see the same range of keys, under biases of their own that attention can read where
+ * they lie: relative positions, as encoders have them. Only such biases go to cells. O(rows keys) entries read. */
+bool is_even(const mask_view *m, size_t batch, size_t head, const mask_shape *shape, key_range *seen);
+
+/* Writes rows row .. row + n of a plane as bias [n, keys]: 0 or the mask's own number, -inf where it hides, below the
+ * diagonal too if causal. Returns the range of keys that any of the rows sees. */
 key_range expand(const mask_view *m, size_t batch, size_t head, const mask_shape *shape, size_t row, size_t n,
                  float *bias);
 

@@ -38,12 +38,22 @@ def load(args, n):
     return [np.ascontiguousarray(x[None]) for x in (q, k, v)]
 
 
-def truth(q, k, v, causal, rows):
+def relative(heads, n):
+    """A bias of relative positions, another one for every head: [1, heads, n, n]."""
+    apart = np.log1p(np.arange(n, dtype=np.float32))
+    line = np.concatenate([apart[:0:-1], apart])
+    rows = np.lib.stride_tricks.sliding_window_view(line, n)[::-1]
+    return np.stack([-0.25 * (h + 1) / heads * rows for h in range(heads)]).astype(np.float32)[None]
+
+
+def truth(q, k, v, causal, rows, bias):
     """Those rows in double precision: [heads, rows, elements]."""
     group, out = q.shape[1] // k.shape[1], []
     for h in range(q.shape[1]):
         kh, vh = (x[0, h // group].astype(np.float64) for x in (k, v))
         s = q[0, h, rows].astype(np.float64) @ kh.T / np.sqrt(q.shape[-1])
+        if bias is not None:
+            s += bias[0, h, rows]
         if causal:
             s[np.arange(k.shape[2])[None] > rows[:, None]] = -np.inf
         w = np.exp(s - s.max(-1, keepdims=True))
@@ -61,7 +71,8 @@ def case(args, n, causal):
     tensors = load(args, n)
     if tensors is None:
         return None
-    inputs = list(zip("qkv", tensors))
+    bias = relative(tensors[0].shape[1], n) if args.bias else None
+    inputs = list(zip("qkv", tensors)) + [("mask", bias)] * args.bias
     forms = {
         "ort": ("", {}),
         "exact": ("iceformer", {"mode": "exact"}),
@@ -72,7 +83,7 @@ def case(args, n, causal):
         sessions[name] = session(node_model("Attention", domain, inputs, ["y"], {"is_causal": causal, **more}), args.threads)
     feeds, seconds, errors = dict(inputs), {name: [] for name in forms}, {}
     rows = np.unique(np.linspace(n // 2, n - 1, args.samples).astype(int))
-    want = truth(*tensors, causal, rows)
+    want = truth(*tensors, causal, rows, bias)
     for name, s in sessions.items():
         errors[name] = error(s.run(None, feeds)[0], want, rows)
     for _ in range(args.rounds):
@@ -108,8 +119,9 @@ def main():
     parser.add_argument("--samples", type=int, default=64, help="rows that errors are taken of, from the second half")
     parser.add_argument("--data", help="a safetensors file of captured heads instead of seeded ones")
     parser.add_argument("--layer", type=int, default=0)
+    parser.add_argument("--bias", action="store_true", help="relative positions by head, not causal")
     parser.add_argument("--json")
-    parser.add_argument("--markdown", help="puts the table between <!-- speed-T --> and <!-- /speed-T --> of this file, T the threads")
+    parser.add_argument("--markdown", help="puts the table between <!-- speed-T --> (speed-T-bias) and its end in this file, T the threads")
     parser.add_argument("--check", action="store_true", help="fails where exact errors are above 1e-5 or others above 0.5")
     args = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
@@ -117,7 +129,7 @@ def main():
     print(HEAD)
     results = []
     for n in args.lengths:
-        for causal in (1, 0):
+        for causal in (0,) if args.bias else (1, 0):
             r = case(args, n, causal)
             if r:
                 results.append(r)
@@ -127,7 +139,8 @@ def main():
     if args.markdown:
         at = Path(args.markdown)
         text = at.read_text()
-        first, last = f"<!-- speed-{args.threads} -->", f"<!-- /speed-{args.threads} -->"
+        mark = f"speed-{args.threads}" + "-bias" * args.bias
+        first, last = f"<!-- {mark} -->", f"<!-- /{mark} -->"
         before, rest = text.split(first)
         table = "\n".join([HEAD] + [row(r) for r in results])
         at.write_text(f"{before}{first}\n{table}\n{last}{rest.split(last)[1]}")

@@ -290,11 +290,41 @@ class Accelerated(Base):
         self.assertTrue((fast != exact).any(), "nothing was estimated")
         self.assertLess(self.error(fast, exact), 0.05)
 
+    def test_biases_go_to_cells(self):
+        # Relative positions as encoders have them: by head or for all, alone or with padding.
+        n = 2048
+        apart = np.abs(np.arange(n)[:, None] - np.arange(n)).astype(np.float32)
+        slopes = np.array([0.01, 0.001], np.float32)
+        near = -np.log1p(apart) * 0.5
+        padded = near.copy()
+        padded[:, 1900:] = np.finfo(np.float32).min
+        forms = {"all heads": near, "by head": -slopes[:, None, None] * apart, "padded": padded,
+                 "-inf": np.where(padded < -1e30, -np.inf, padded).astype(np.float32)}
+        for layer, half in ((0, False), (1, True)):
+            q, k, v = (x if half else x.astype(np.float32) for x in captured(layer))
+            self.assertEqual(q.shape[1], len(slopes))
+            for what, bias in forms.items():
+                mask = np.maximum(bias, -65504).astype(np.float16) if half else bias
+                exact = attention("iceformer", q, k, v, mask=mask, mode="exact")[0]
+                fast = attention("iceformer", q, k, v, mask=mask, mode="accelerated", tolerance=0.05, threads=2)[0]
+                with self.subTest(what):
+                    self.assertLess(self.error(fast, exact), 0.05)
+                    self.assertTrue((fast != exact).any(), "nothing was estimated")
+                    self.assertLess(self.error(attention("iceformer", q, k, v, mask=mask)[0], exact), 0.05)
+
     def test_irregular_masks_are_exact(self):
+        n = 2048
         q, k, v = captured(0)
-        for mask in (random(3, 2048, 2048) < 0.5, random(3, 2048, 2048)):
+        i, j = np.arange(n)[:, None], np.arange(n)
+        bias = random(3, n, n)
+        window = np.where(abs(i - j) < 300, bias, -np.inf).astype(np.float32)
+        packed = np.where((i < 900) == (j < 900), bias, np.finfo(np.float32).min).astype(np.float32)
+        for mask in (random(3, n, n) < 0.5, window, packed):
             fast = attention("iceformer", q, k, v, mask=mask, mode="accelerated")
             self.same("bias", fast, attention("iceformer", q, k, v, mask=mask, mode="exact"), 0)
+        below = {"mask": bias, "is_causal": 1}
+        fast = attention("iceformer", q, k, v, mode="accelerated", **below)
+        self.same("causal", fast, attention("iceformer", q, k, v, mode="exact", **below), 0)
 
     def test_threads_change_no_bit(self):
         q, k, v = captured(1)
