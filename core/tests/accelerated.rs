@@ -251,7 +251,36 @@ fn noise_is_attended_exactly() {
         assert!(stats.pairs > stats.pairs_dense * 9 / 10 && distance(&have, &want) < 0.05);
         if m == Mode::Auto {
             assert_eq!((stats.mode, stats.reason, stats.pairs), (Mode::Exact, Reason::Diffuse, stats.pairs_dense));
+            assert_eq!(stats.rows as usize, 2 * n);
             assert!(distance(&have, &want) < 1e-6);
+        }
+    }
+}
+
+/// Nothing is made for heads that cells cannot serve, and no more than was said is taken for what is left.
+#[test]
+fn a_first_look_stays_within_the_memory_of_the_call() {
+    let (n, d) = (4096, 64);
+    let mask = Mask::Causal { q_pos0: 0 };
+    for diffuse in 1..=2 {
+        let mut heads = Heads::new(1, 2, 2, n, n, [d, d], 0.15);
+        heads.k[..diffuse * n * d].copy_from_slice(&noise(diffuse * n * d, 5, 1.5));
+        heads.v[..diffuse * n * d].copy_from_slice(&noise(diffuse * n * d, 6, 1.5));
+        let (want, want_lse, stats) = heads.run(mask, mode(Mode::Auto, 0.05));
+        assert_eq!(stats.pairs == stats.pairs_dense, diffuse == 2, "{stats:?}");
+        let (exact, ..) = heads.run(mask, mode(Mode::Exact, 0.0));
+        assert!(want[..2 * n * d] == exact[..2 * n * d] && distance(&want, &exact) < 0.05);
+        for threads in if cfg!(feature = "std") { [1, 3] } else { [1, 1] } {
+            let o = AttentionOptions { num_threads: threads, ..mode(Mode::Auto, 0.05) };
+            let (mut out, mut lse) = (vec![0.0; want.len()], vec![0.0; want_lse.len()]);
+            let problem = heads.problem(&mut out, &mut lse, mask, o);
+            let layout = required(&problem).unwrap();
+            let mut bytes = vec![0u8; layout.bytes + layout.align];
+            let begin = bytes.as_ptr().align_offset(layout.align);
+            let base = NonNull::new(bytes[begin..].as_mut_ptr()).unwrap();
+            // SAFETY: the block is writable and nobody else uses it.
+            attention(&problem, &unsafe { Memory::region(base, layout.bytes) }.unwrap()).unwrap();
+            assert!(out == want && lse == want_lse);
         }
     }
 }

@@ -160,6 +160,23 @@ pub fn attention(problem: &Problem<'_>, work: &Memory) -> Result<AttentionStats>
     Ok(stats)
 }
 
+/// Exact attention in `parts` parts, whatever mode was chosen.
+pub(super) fn exactly(
+    problem: &Problem<'_>,
+    checked: &Checked<'_>,
+    parts: usize,
+    memory: &Memory,
+) -> Result<AttentionStats> {
+    let mut works = Objects::with_capacity(memory, parts)?;
+    for _ in 0..parts {
+        let work = exact::Work::new_in(memory, checked.dim_k, checked.dim_v, checked.rows_q)?;
+        works.push(Work::Exact(work))?;
+    }
+    let mut stats = AttentionStats::new(checked.mode, checked.reason);
+    in_parts(&mut works, |ith, work| run_part(problem, checked, work, ith, parts), &mut stats)?;
+    Ok(stats)
+}
+
 /// Accelerated attention by a rule of the caller's, with a look at what it scores exactly: for studies. One thread.
 ///
 /// # Errors

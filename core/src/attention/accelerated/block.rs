@@ -60,9 +60,7 @@ impl Sizes {
             },
         )
     }
-}
 
-impl Sizes {
     /// Rows of opened cells that are kept together: of a few, those of all cells of a node.
     fn opened(&self) -> usize {
         if self.few { BLOCK * self.queries } else { self.queries }

@@ -1,6 +1,6 @@
 //! The one-call form: cells of all heads first, then the rows.
 
-use super::super::call::in_parts;
+use super::super::call::{exactly, in_parts};
 use super::super::certificate::longest;
 use super::super::clock;
 use super::super::exact::Head;
@@ -8,7 +8,7 @@ use super::super::few::FEW;
 use super::super::problem::{AttentionStats, Checked, Problem};
 use super::super::{Mode, Reason};
 use super::all::{Accelerated, most_pieces};
-use super::hope::ALIKE;
+use super::hope::{ALIKE, hopeless};
 use super::{Proving, Rule, Work, bias};
 use crate::cells::{Alike, Cells, SEGMENT};
 use crate::error::Result;
@@ -79,6 +79,36 @@ pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
         Buf::<u8>::plan(plan, c.rows_kv);
     }
     Buf::<bool>::plan(plan, heads);
+    if c.reason == Reason::Cheaper {
+        Work::plan(plan, c.dim_k, c.dim_v, group, 1, 0);
+    }
+}
+
+/// Work memory for one row and no cells.
+fn first_look(c: &Checked<'_>, memory: &Memory) -> Result<Work> {
+    Work::new_in(memory, c.dim_k, c.dim_v, c.heads_q / c.heads_kv, 1, 0)
+}
+
+/// Which heads cells cannot serve, by (batch, KV head); `shared` as for [`hopeless`].
+fn look_ahead(problem: &Problem<'_>, c: &Checked<'_>, rule: &Rule, shared: f64, work: &mut Work, out: &mut [bool]) {
+    let group = c.heads_q / c.heads_kv;
+    let isa = c.options.isa.unwrap_or_else(Isa::best);
+    for (i, out) in out.iter_mut().enumerate() {
+        let (batch, head) = (i / c.heads_kv, i % c.heads_kv);
+        let first = head * group;
+        let head = Head {
+            q: problem.q.head(batch, first),
+            k: problem.k.head(batch, head),
+            v: problem.v.head(batch, head),
+            masking: &c.masking,
+            batch,
+            head: first,
+            scale: c.options.scale,
+            softcap: c.options.softcap,
+            shared_qk: false,
+        };
+        *out = hopeless(isa, rule, &head, &problem.q, group, shared, work);
+    }
 }
 
 /// Attends a whole problem.
@@ -93,9 +123,23 @@ pub(crate) fn call(
     let auto = problem.options.mode == Mode::Auto;
     let rule = rule.copied().unwrap_or_else(|| Rule::new(c.options.tolerance, auto));
     let heads = c.batch * c.heads_kv;
+    // Whether it pays to build cells is asked before anything is made for them; who asks for cells by name gets them.
+    let mut hopeless = Buf::filled(memory, heads, false)?;
+    let reorder = reorders(c);
+    if auto {
+        let mut look = first_look(c, memory)?;
+        look_ahead(problem, c, &rule, if reorder { ALIKE } else { 1.0 }, &mut look, &mut hopeless);
+        if hopeless.iter().all(|&hopeless| hopeless) {
+            drop(look);
+            let stats = exactly(problem, c, parts(c)[1], memory)?;
+            let rows = (c.batch * c.heads_q * c.rows_q) as u64;
+            return Ok(AttentionStats { mode: Mode::Exact, reason: Reason::Diffuse, rows, ..stats });
+        }
+    }
     let mut cells = Objects::with_capacity(memory, heads)?;
-    for _ in 0..heads {
-        let empty = Cells::new_in(memory, Dtype::F32, c.dim_k, c.dim_v, c.rows_kv)?;
+    for &hopeless in hopeless.iter() {
+        let keys = if hopeless { 0 } else { c.rows_kv };
+        let empty = Cells::new_in(memory, Dtype::F32, c.dim_k, c.dim_v, keys)?;
         cells.push(if c.options.certificate { empty.certified(memory)? } else { empty })?;
     }
     let [build_parts, parts] = parts(c);
@@ -109,34 +153,10 @@ pub(crate) fn call(
     let kv = |batch: usize, head: usize| (problem.k.head(batch, head), problem.v.head(batch, head));
     let step = run_of(heads, build_parts);
     let mut runs = Objects::with_capacity(memory, build_parts)?;
-    let reorder = reorders(c);
     for (i, run) in cells.chunks_mut(step).enumerate() {
         let order = if reorder { Some(Alike::new_in(memory, c.rows_kv)?) } else { None };
         let padding = if has_bias(c) { Some(Buf::filled(memory, c.rows_kv, 0u8)?) } else { None };
         runs.push((i * step, run, order, padding))?;
-    }
-    // Whether it pays to build cells is asked before; who asks for cells by name gets them.
-    let mut hopeless = Buf::filled(memory, heads, false)?;
-    let shared = if reorder { ALIKE } else { 1.0 };
-    if auto {
-        let work = &mut works[0];
-        for (i, hopeless) in hopeless.iter_mut().enumerate() {
-            let (batch, head) = (i / c.heads_kv, i % c.heads_kv);
-            let (k, v) = kv(batch, head);
-            let first = head * (c.heads_q / c.heads_kv);
-            let head = Head {
-                q: problem.q.head(batch, first),
-                k,
-                v,
-                masking: &c.masking,
-                batch,
-                head: first,
-                scale: c.options.scale,
-                softcap: c.options.softcap,
-                shared_qk: false,
-            };
-            *hopeless = super::hope::hopeless(isa, &rule, &head, &problem.q, c.heads_q / c.heads_kv, shared, work);
-        }
     }
     let build = |_, (first, run, order, padding): &mut Building<'_>| {
         let start = clock::now();

@@ -14,7 +14,7 @@ impl Cost {
 
     /// Of what a walk did: nodes and cells opened, those looked into.
     pub(super) fn lists(self, nodes: f64, cells: f64, sifted: f64) -> f64 {
-        (8.0 + 6.0 * self.small) * nodes + (9.0 + 9.0 * self.small) * cells + (1.6 + 0.8 * self.small) * sifted
+        (4.0 + 3.0 * self.small) * nodes + (6.0 + 6.5 * self.small) * cells + (0.7 + 0.4 * self.small) * sifted
     }
 
     /// What biases add to that: those of so many nodes are brought together by cell, those of opened cells added. That all
@@ -25,7 +25,7 @@ impl Cost {
 
     /// Of a row whatever it opens, among so many blocks of nodes.
     pub(super) fn row(self, roots: f64) -> f64 {
-        (18.0 + 10.0 * self.small) * roots + 150.0 * self.small
+        (13.0 + 7.0 * self.small) * roots + 200.0 * self.small
     }
 
     /// Of building cells, for each key.
