@@ -387,6 +387,41 @@ fn auto_leaves_noise_under_biases_to_exact_attention() {
     assert_eq!(run.stats.pairs, run.stats.pairs_dense);
 }
 
+/// Fewer keys than a segment, of several rows: no cell to lift.
+#[test]
+fn biases_of_few_keys_are_attended_exactly() {
+    let o = |m| AttentionOptions { scale: 0.2, ..mode(m, 0.05) };
+    for (rows, keys) in [(2, 1), (3, 40), (40, 200), (2, SEGMENT - 1)] {
+        let heads = Heads::new(1, 1, 2, rows, keys, 0.3);
+        let bias = noise(rows * keys, 71, 1.0);
+        let mask = additive(&bias, [1, 1, rows, keys]);
+        let want = heads.run(mask, o(Mode::Exact));
+        let run = heads.run(mask, o(Mode::Accelerated));
+        assert!(run.out == want.out && run.lse == want.lse, "{rows} rows, {keys} keys");
+
+        let o = SessionOptions {
+            heads_q: 2,
+            heads_kv: 1,
+            dim_k: DIM,
+            dim_v: DIM,
+            capacity: 2 * SEGMENT,
+            kv_dtype: Dtype::F32,
+            attention: o(Mode::Accelerated),
+            dense_below: 0,
+        };
+        let mut session = Session::new_in(&o, &memory(0)).unwrap();
+        let kv = [1, 1, keys, DIM];
+        session.append(Tensor::new(&heads.k, kv).unwrap(), Tensor::new(&heads.v, kv).unwrap()).unwrap();
+        session.commit().unwrap();
+        let mut out = vec![0.0; 2 * rows * DIM];
+        let to = TensorMut::new(&mut out, [1, 2, rows, DIM]).unwrap();
+        let q = Tensor::new(&heads.q, [1, 2, rows, DIM]).unwrap();
+        session.attend(q, Some(mask), &to, None, &memory(0), 0, 1).unwrap();
+        let wide: Vec<f64> = want.out.iter().map(|&x| f64::from(x)).collect();
+        assert!(distance(&out, &wide) < 1e-5, "session, {rows} rows, {keys} keys");
+    }
+}
+
 /// Sessions of f32 and f16 keys, in chunks and row by row.
 #[test]
 fn sessions_take_biases_to_their_cells() {

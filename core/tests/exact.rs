@@ -246,6 +246,39 @@ fn shapes() {
     }
 }
 
+/// Ranges of keys against the rules of mask, window and sinks, key by key: the twin above takes the ranges as they are.
+#[test]
+fn what_masks_show() {
+    let (rows, keys) = (40, 70);
+    let counts: Vec<u64> = (0..rows as u64).map(|i| i * 37 % 71).collect();
+    let masks = [
+        Mask::None,
+        Mask::Causal { q_pos0: 0 },
+        Mask::Causal { q_pos0: 30 },
+        Mask::Prefix(&counts),
+        Mask::Keys(&[1; 70]),
+    ];
+    for mask in masks {
+        for window in [0, 1, 2, 9, 40, 69, 100] {
+            for sinks in [0, 1, 5, 20, 45, 70, 150] {
+                let masking = masking(mask, window, sinks, rows, keys);
+                for i in 0..rows {
+                    let seen = masking.visible(0, i);
+                    assert!(seen.sinks <= seen.begin && seen.begin <= seen.end && seen.end <= keys);
+                    for j in 0..keys {
+                        let want = common::sees(&mask, window, sinks, i, j).is_some();
+                        assert_eq!(
+                            seen.contains(j),
+                            want,
+                            "{mask:?}, window {window}, sinks {sinks}: row {i}, key {j}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn masks() {
     let mut rng = Rng(4);

@@ -2,6 +2,8 @@
 //! no way to check them: a call is made for real only when what it describes lies inside the buffers it points to.
 //! Expected: a documented status, never ICE_ERR_INTERNAL; a message that fits; outputs untouched on failure.
 
+use crate::tally::{self, Kind};
+use crate::twin::noise;
 use crate::{Budget, give, take};
 use arbitrary::{Result, Unstructured};
 use iceformer::*;
@@ -21,6 +23,7 @@ struct World {
     floats: Box<Room>,
     out: Box<Room>,
     lse: Box<Room>,
+    bounds: Box<Room>,
 }
 
 const UNTOUCHED: u8 = 0x5a;
@@ -28,12 +31,14 @@ const UNTOUCHED: u8 = 0x5a;
 pub fn run(data: &[u8]) {
     let mut u = Unstructured::new(data);
     let mut floats = Box::new(Room([0; ROOM]));
-    // Finite in every element type: bytes of small f16 and bf16 numbers, which as f32 are tiny.
-    for (i, b) in floats.0.chunks_mut(2).enumerate() {
-        b.copy_from_slice(&(0x3000u16 + (i as u16 % 512)).to_le_bytes());
+    // Numbers around a few others, in runs; finite in every element type, since no half of their bytes is an f16 infinity.
+    let near = noise(ROOM / 4, 1, 0.5);
+    for (i, (b, x)) in floats.0.chunks_mut(4).zip(near).enumerate() {
+        let x = x + (i / 300 % 5) as f32 - 2.0;
+        b.copy_from_slice(&(x.to_bits() & !0x4000).to_le_bytes());
     }
     let blank = || Box::new(Room([UNTOUCHED; ROOM]));
-    let mut w = World { floats, out: blank(), lse: blank() };
+    let mut w = World { floats, out: blank(), lse: blank(), bounds: blank() };
     let _ = match u.int_in_range(0..=3) {
         Ok(0 | 1) => w.attention(&mut u),
         Ok(2) => w.session(&mut u),
@@ -140,7 +145,7 @@ impl World {
     }
 
     fn untouched(&self) -> bool {
-        self.out.0.iter().chain(&self.lse.0).all(|&b| b == UNTOUCHED)
+        self.out.0.iter().chain(&self.lse.0).chain(&self.bounds.0).all(|&b| b == UNTOUCHED)
     }
 
     fn poke_mask(&mut self, u: &mut Unstructured<'_>, m: &mut ice_mask) -> Result<()> {
@@ -184,7 +189,22 @@ impl World {
         d.out.data = self.out.0.as_mut_ptr().cast();
         d.lse = self.lse.0.as_mut_ptr().cast();
         d.mask.kind = u.int_in_range(0..=4)?;
-        for _ in 0..u.int_in_range(0..=6)? {
+        // Cells, some of them with bounds, and fewer numbers that are refused before.
+        let cells = u.ratio(1, 3)?;
+        if cells {
+            d.options.mode = ICE_MODE_ACCELERATED;
+            d.options.tolerance = *u.choose(&[0.3, 0.05, 1.0])?;
+            d.options.flags = *u.choose(&[0, 0, ICE_ATTENTION_CERTIFICATE, ICE_ATTENTION_VERIFIED])?;
+            (d.rows_kv, d.rows_q) = (u.int_in_range(250..=1100)?, u.int_in_range(1..=14)?);
+            let floats = self.floats.0.as_ptr();
+            (d.mask.q_pos0, d.mask.bias) = (1000, self.tensor());
+            (d.mask.prefix, d.mask.prefix_len) = (floats.cast(), d.rows_q);
+            (d.mask.keys, d.mask.keys_len) = (floats, d.rows_kv);
+            if u.ratio(1, 4)? {
+                d.bounds = self.bounds.0.as_mut_ptr().cast();
+            }
+        }
+        for _ in 0..u.int_in_range(0..=if cells { 2 } else { 6 })? {
             match u.int_in_range(0..=13)? {
                 0 => d.batch = number(u)? as u32,
                 1 => d.heads_q = number(u)? as u32,
@@ -245,7 +265,7 @@ impl World {
             && self.fits(&d.k, [batch, heads_kv, rows_kv, u64::from(d.dim_k)])
             && self.fits(&d.v, [batch, heads_kv, rows_kv, dim_v])
             && self.fits(&out, [batch, heads_q, rows_q, dim_v])
-            && (d.lse.is_null() || lse <= ROOM as u128)
+            && (d.lse.is_null() && d.bounds.is_null() || lse <= ROOM as u128)
             && self.mask_fits(&d.mask, rows_q, rows_kv)
             && (status != ICE_OK || (pairs <= PAIRS && bytes <= MEMORY));
         if !fits {
@@ -254,7 +274,9 @@ impl World {
         let mut stats: ice_attention_stats = made(|p| unsafe { ice_attention_stats_init(p) });
         let have = call(|e| unsafe { ice_attention(&d, null_mut(), 0, &mut stats, e) });
         assert!(have == ICE_OK || self.untouched(), "outputs are written only on success");
-        assert!(have != ICE_OK || (status == ICE_OK && stats.pairs <= stats.pairs_dense));
+        // Verified rows that miss their tolerance are attended again.
+        assert!(have != ICE_OK || (status == ICE_OK && stats.pairs <= 2 * stats.pairs_dense));
+        tally::add(Kind::Border, stats.cells_opened, stats.estimated_mass);
         if have == ICE_OK && !d.out.data.is_null() {
             // With just the memory it asks for, the same bits.
             let want = self.out.clone();
@@ -274,6 +296,10 @@ impl World {
         let hooks = hooks(&budget);
         let mut o: ice_session_options = made(|p| unsafe { ice_session_options_init(p) });
         (o.heads_q, o.heads_kv, o.dim_k, o.capacity, o.allocator) = (2, 1, 4, 300, &hooks);
+        if u.arbitrary()? {
+            (o.attention.mode, o.capacity) = (ICE_MODE_ACCELERATED, 1200);
+            o.attention.flags = *u.choose(&[0, 0, ICE_ATTENTION_CERTIFICATE, ICE_ATTENTION_VERIFIED])?;
+        }
         for _ in 0..u.int_in_range(0..=4)? {
             match u.int_in_range(0..=10)? {
                 0 => o.struct_size = (number(u)? as u32).min(size_of::<ice_session_options>() as u32),
@@ -317,7 +343,11 @@ impl World {
                         let which = if u.arbitrary()? { &mut k } else { &mut v };
                         self.poke_tensor(u, which)?;
                     }
-                    let n = if u.arbitrary()? { u64::from(u.arbitrary::<u8>()?) } else { number(u)? };
+                    let n = match u.int_in_range(0..=2)? {
+                        0 => u64::from(u.arbitrary::<u8>()?),
+                        1 => 520,
+                        _ => number(u)?,
+                    };
                     let (ith, nth) = if u.ratio(1, 4)? { (number(u)?, number(u)?) } else { (0, 1) };
                     if self.fits(&k, [1, heads_kv, n, dim_k]) && self.fits(&v, [1, heads_kv, n, dim_v]) {
                         let (ith, nth) = (ith as u32, nth as u32);
@@ -364,7 +394,10 @@ impl World {
                     for _ in 0..u.int_in_range(0..=3)? {
                         self.poke_mask(u, &mut m)?;
                     }
-                    let rows = if u.arbitrary()? { u.int_in_range(0..=5)? } else { number(u)? };
+                    if u.ratio(1, 3)? {
+                        (m.kind, m.bias) = (ICE_MASK_ADDITIVE, self.tensor());
+                    }
+                    let rows = if u.arbitrary()? { u.int_in_range(0..=14)? } else { number(u)? };
                     let (ith, nth) = if u.ratio(1, 4)? { (number(u)?, number(u)?) } else { (0, 1) };
                     let lse = u128::from(heads_q) * u128::from(rows) * 4;
                     let out = ice_tensor_mut {
@@ -386,9 +419,11 @@ impl World {
                         self.out.0.fill(UNTOUCHED);
                         self.lse.0.fill(UNTOUCHED);
                         let (rows, w) = (rows as usize, null_mut());
+                        let mut stats: ice_attention_stats = made(|p| unsafe { ice_attention_stats_init(p) });
                         let status = call(|e| unsafe {
-                            ice_session_attend(s, &q, rows, mask, &out, lse, w, 0, ith, nth, null_mut(), e)
+                            ice_session_attend(s, &q, rows, mask, &out, lse, w, 0, ith, nth, &mut stats, e)
                         });
+                        tally::add(Kind::Border, stats.cells_opened, stats.estimated_mass);
                         assert!(status == ICE_OK || self.untouched());
                     }
                 }
@@ -514,7 +549,7 @@ impl World {
         // One head over the index, with an id range that the values cover.
         let len = unsafe { ice_index_len(ix) };
         let mut o: ice_attention_options = made(|p| unsafe { ice_attention_options_init(p) });
-        o.mode = ICE_MODE_TOP_K;
+        o.mode = *u.choose(&[ICE_MODE_TOP_K, ICE_MODE_ACCELERATED, ICE_MODE_AUTO])?;
         poke_options(u, &mut o)?;
         let mut m: ice_mask = made(|p| unsafe { ice_mask_init(p) });
         self.poke_mask(u, &mut m)?;

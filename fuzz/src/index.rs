@@ -173,7 +173,8 @@ impl Run<'_> {
 
     fn score(&self, key: &[f32], q: &[f32]) -> f64 {
         let pairs = || key.iter().zip(q).map(|(a, b)| (f64::from(*a), f64::from(*b)));
-        let dot: f64 = pairs().map(|(a, b)| a * b).sum();
+        // A sum of nothing but -0.0 is -0.0, which counts as 0.0.
+        let dot = pairs().map(|(a, b)| a * b).sum::<f64>() + 0.0;
         match self.o.metric {
             Metric::L2 => pairs().map(|(a, b)| (a - b) * (a - b)).sum(),
             Metric::InnerProduct => dot,

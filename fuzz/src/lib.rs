@@ -3,9 +3,14 @@
 
 pub mod attention;
 pub mod border;
+mod cells;
 pub mod index;
 pub mod load;
+mod over_index;
 pub mod session;
+mod stored;
+pub mod tally;
+mod truth;
 
 /// The twins and fixtures of the core's own tests.
 #[path = "../../core/tests/common/mod.rs"]

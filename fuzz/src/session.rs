@@ -1,10 +1,14 @@
-//! Programs of session operations against lists of tokens: exact sessions against f64, sessions with cells against one
-//! that got the same tokens at once, and every output inside the range of the values it mixes.
+//! Programs of session operations against lists of tokens: exact sessions and those without tolerance against f64, sessions
+//! with cells against one that got the same tokens at once and against their certificates, and every output inside the range
+//! of the values it mixes.
 
 use crate::Budget;
-use crate::twin::{Naive, noise, worst};
+use crate::cells::biases;
+use crate::stored::stored;
+use crate::tally::{self, Kind};
+use crate::truth::{distance, hold, shows, truth};
+use crate::twin::{Naive, noise};
 use arbitrary::{Result, Unstructured};
-use half::{bf16, f16};
 use iceformer_core::Status;
 use iceformer_core::attention::{AttentionOptions, Mask, Mode, Session, SessionOptions};
 use iceformer_core::mem::{Dtype, Plan, Rows, Tensor, TensorMut};
@@ -15,6 +19,12 @@ struct Head {
     k: Vec<f32>,
     v: Vec<f32>,
 }
+
+/// A tolerance that leaves nothing to estimate.
+const NONE: f32 = 1e-12;
+
+/// Pairs of a row and a key up to which f64 is asked.
+const PAIRS: usize = 200_000;
 
 pub fn run(data: &[u8]) {
     let budget = Budget::new(256 << 20);
@@ -27,15 +37,18 @@ fn program(u: &mut Unstructured<'_>, budget: &Budget) -> Result<()> {
     let heads_kv = u.int_in_range(1..=2)?;
     let attention = AttentionOptions {
         mode,
-        tolerance: f32::from(u.int_in_range(0u8..=10)?) / 20.0,
+        // Without tolerance outputs are exact.
+        tolerance: if u.ratio(1, 4)? { NONE } else { f32::from(u.int_in_range(0u8..=10)?) / 20.0 },
         softcap: f32::from(u.int_in_range(0u8..=3)?),
         window: if u.ratio(1, 4)? { u.int_in_range(1..=700)? } else { 0 },
         sinks: u.int_in_range(0..=5)?,
         top_k: u.int_in_range(0..=40)?,
+        certificate: mode != Mode::TopK && u.ratio(1, 4)?,
+        verified: mode != Mode::TopK && u.ratio(1, 8)?,
         ..AttentionOptions::default()
     };
     let o = SessionOptions {
-        heads_q: heads_kv * u.int_in_range(1..=3)?,
+        heads_q: heads_kv * u.int_in_range(1..=4)?,
         heads_kv,
         dim_k: u.int_in_range(1..=20)?,
         dim_v: u.int_in_range(1..=20)?,
@@ -46,7 +59,8 @@ fn program(u: &mut Unstructured<'_>, budget: &Budget) -> Result<()> {
     };
     let memory = budget.memory().expect("enough");
     let session = Session::new_in(&o, &memory).expect("valid options and enough memory");
-    let mut run = Run { session, heads: vec![Head::default(); heads_kv], o, budget, seed: 0 };
+    let spread = *u.choose(&[0.5, 0.1, 0.02])?;
+    let mut run = Run { session, heads: vec![Head::default(); heads_kv], o, budget, spread, seed: 0 };
     // Programs longer than this only repeat themselves.
     for _ in 0..24 {
         if u.is_empty() {
@@ -63,15 +77,24 @@ struct Run<'a> {
     heads: Vec<Head>,
     o: SessionOptions,
     budget: &'a Budget,
+    /// Of rows around their centres.
+    spread: f32,
     seed: u64,
 }
 
-/// What storing in a type does to a number.
-fn stored(x: f32, dtype: Dtype) -> f32 {
-    match dtype {
-        Dtype::F32 => x,
-        Dtype::F16 => f16::from_f32(x).to_f32(),
-        Dtype::Bf16 => bf16::from_f32(x).to_f32(),
+/// What parts of a call give together.
+struct Output {
+    out: Vec<f32>,
+    lse: Vec<f32>,
+    pairs: u64,
+    /// The worst bound; NaN where there is none.
+    certified: f32,
+}
+
+impl Output {
+    fn same(&self, other: &Output) -> bool {
+        let bounds = self.certified.to_bits() == other.certified.to_bits();
+        self.out == other.out && self.lse == other.lse && self.pairs == other.pairs && bounds
     }
 }
 
@@ -83,7 +106,7 @@ impl Run<'_> {
     /// Rows around a few centres.
     fn rows(&mut self, n: usize, d: usize) -> Vec<f32> {
         self.seed += 1;
-        let (centres, mut rows) = (noise(6 * d, self.seed % 3, 2.0), noise(n * d, self.seed, 0.5));
+        let (centres, mut rows) = (noise(6 * d, self.seed % 3, 2.0), noise(n * d, self.seed, self.spread));
         for (i, row) in rows.chunks_mut(d).enumerate() {
             let c = (i / 3 + self.seed as usize) % 6;
             row.iter_mut().zip(&centres[c * d..]).for_each(|(x, c)| *x = stored(*x + c, self.o.kv_dtype));
@@ -164,13 +187,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn outputs(&self, s: &Session, q: &[f32], rows: usize, mask: Option<Mask<'_>>, nth: usize) -> (Vec<f32>, u64) {
+    fn outputs(&self, s: &Session, q: &[f32], rows: usize, mask: Option<Mask<'_>>, nth: usize) -> Output {
         let o = &self.o;
         let (mut out, mut lse) = (vec![f32::NAN; o.heads_q * rows * o.dim_v], vec![f32::NAN; o.heads_q * rows]);
         let mut plan = Plan::new();
         s.work_plan(&mut plan).expect("a plan");
         let bytes = plan.finish().expect("a plan").bytes;
-        let mut pairs = 0;
+        let (mut pairs, mut certified) = (0, f32::NAN);
         {
             let q = Tensor::new(q, [1, o.heads_q, rows, o.dim_k]).expect("a tensor");
             let out = TensorMut::new(&mut out, [1, o.heads_q, rows, o.dim_v]).expect("a tensor");
@@ -180,12 +203,23 @@ impl Run<'_> {
                 let memory = work.memory().expect("planned");
                 let stats = s.attend(q, mask, &out, Some(&lse), &memory, ith, nth);
                 let stats = stats.unwrap_or_else(|e| panic!("attend of {rows} rows: {e}"));
-                assert!(stats.pairs <= stats.pairs_dense, "{stats:?}");
+                assert!(stats.pairs <= 2 * stats.pairs_dense, "{stats:?}");
                 pairs += stats.pairs;
+                certified = certified.max(stats.certified_error);
+                let biased = matches!(mask, Some(Mask::Additive(_)));
+                for (is, kind) in [
+                    (!biased, Kind::Session),
+                    (biased, Kind::SessionBiased),
+                    (o.attention.certificate, Kind::SessionCertified),
+                ] {
+                    if is {
+                        tally::note(kind, &stats);
+                    }
+                }
             }
         }
         assert!(lse.iter().all(|x| !x.is_nan()));
-        (out, pairs)
+        Output { out, lse, pairs, certified }
     }
 
     fn attend(&mut self, rows: usize, u: &mut Unstructured<'_>) -> Result<()> {
@@ -193,21 +227,32 @@ impl Run<'_> {
         self.seed += 1;
         let q = noise(o.heads_q * rows * o.dim_k, self.seed, 2.0);
         let prefix: Vec<u64> = (0..rows as u64).map(|i| (i * 37 + self.seed) % (len as u64 + 2)).collect();
-        let keep: Vec<u8> = (0..len).map(|j| u8::from(j % 5 != 2)).collect();
-        let mask = match u.int_in_range(0..=4)? {
+        // Here and there, so that no segment is whole, or whole segments.
+        let scattered = u.arbitrary::<bool>()?;
+        let keep: Vec<u8> = (0..len).map(|j| u8::from(if scattered { j % 5 != 2 } else { j / 256 % 2 == 0 })).collect();
+        let (kind, mut bias) = (u.int_in_range(0..=6)?, None);
+        if kind > 4 && rows * len <= PAIRS {
+            let heads = *u.choose(&[1, o.heads_q])?;
+            bias = Some(biases(u, [1, heads, rows, len])?);
+        }
+        let mask = match kind {
             0 => Some(Mask::None),
             1 => Some(Mask::Prefix(&prefix)),
             2 => Some(Mask::Keys(&keep)),
             3 => Some(Mask::Causal { q_pos0: u64::from(u.arbitrary::<u16>()?) }),
-            _ if rows > len => Some(Mask::None),
-            _ => None,
+            _ => match &bias {
+                Some(bias) => Some(Mask::Additive(bias.tensor())),
+                None if rows > len => Some(Mask::None),
+                None => None,
+            },
         };
-        let (out, pairs) = self.outputs(&self.session, &q, rows, mask, 1);
-        let (parts, _) = self.outputs(&self.session, &q, rows, mask, 3);
-        assert_eq!(out, parts, "bits depend on the number of parts");
+        let whole = self.outputs(&self.session, &q, rows, mask, 1);
+        let nth = u.int_in_range(2..=4)?;
+        assert!(self.outputs(&self.session, &q, rows, mask, nth).same(&whole), "bits depend on {nth} parts");
 
-        // A session that got the tokens at once gives the same bits, except that an index keeps its learnt norm bound.
-        if o.attention.mode != Mode::TopK {
+        // A session that got the tokens at once gives the same bits, except that an index keeps its learnt norm bound, and
+        // certificates the lengths of the longest keys and values.
+        if o.attention.mode != Mode::TopK && !o.attention.certificate && !o.attention.verified {
             let memory = self.budget.memory().expect("enough");
             let mut fresh = Session::new_in(&o, &memory).expect("as before");
             for (h, head) in self.heads.iter().enumerate() {
@@ -215,13 +260,16 @@ impl Run<'_> {
                 fresh.heads_mut()[h].append(rows(&head.k, o.dim_k), rows(&head.v, o.dim_v)).expect("as before");
             }
             fresh.commit().expect("as before");
-            assert_eq!(self.outputs(&fresh, &q, rows, mask, 1), (out.clone(), pairs), "bits depend on the history");
+            assert!(self.outputs(&fresh, &q, rows, mask, 1).same(&whole), "bits depend on the history");
         }
 
         let shown = mask.unwrap_or(Mask::Causal { q_pos0: (len as u64).wrapping_sub(rows as u64) });
+        // The largest bounds of all rows must hold for every row.
+        let bounded = !whole.certified.is_nan();
+        let exact = o.attention.mode == Mode::Exact || o.attention.mode != Mode::TopK && o.attention.tolerance == NONE;
         for h in 0..o.heads_q {
             let head = &self.heads[h / (o.heads_q / o.heads_kv)];
-            let got = &out[h * rows * o.dim_v..][..rows * o.dim_v];
+            let got = &whole.out[h * rows * o.dim_v..][..rows * o.dim_v];
             for c in 0..o.dim_v {
                 let of = head.v.chunks(o.dim_v).map(|v| v[c]);
                 let (low, high) = of.fold((0f32, 0f32), |(a, b), x| (a.min(x), b.max(x)));
@@ -229,13 +277,30 @@ impl Run<'_> {
                 let inside = |x: f32| x >= low - slack && x <= high + slack;
                 assert!(got.chunks(o.dim_v).all(|row| inside(row[c])), "head {h}, column {c} outside {low}..{high}");
             }
-            if o.attention.mode == Mode::Exact {
-                let sees = |i: usize, j: usize| crate::twin::sees(&shown, o.attention.window, o.attention.sinks, i, j);
-                let q = &q[h * rows * o.dim_k..][..rows * o.dim_k];
-                let (k, v, dim_k, dim_v) = (&head.k, &head.v, o.dim_k, o.dim_v);
-                let naive = Naive { q, k, v, dim_k, dim_v, options: o.attention, sees: &sees, top: usize::MAX };
-                let error = worst(got, &naive.run().0, dim_v);
-                assert!(error < 2e-4, "head {h}: error {error}");
+            if !(exact || bounded) || rows * len > PAIRS {
+                continue;
+            }
+            let (q, AttentionOptions { window, sinks, .. }) = (&q[h * rows * o.dim_k..][..rows * o.dim_k], o.attention);
+            let sees = |i: usize, j: usize| match &bias {
+                Some(bias) => {
+                    let row = &bias.head(0, if bias.shape()[1] == 1 { 0 } else { h })[i * len..][..len];
+                    let near = shows(&Mask::None, len, [window, sinks], i, j).is_some();
+                    Some(row[j]).filter(|&x| near && x != f32::NEG_INFINITY)
+                }
+                None => shows(&shown, len, [window, sinks], i, j),
+            };
+            let (k, v, dim_k, dim_v) = (&head.k, &head.v, o.dim_k, o.dim_v);
+            let naive = Naive { q, k, v, dim_k, dim_v, options: o.attention, sees: &sees, top: usize::MAX };
+            let truth = truth(&naive, bias.is_some());
+            if exact {
+                hold(&truth, got, Some(&whole.lse[h * rows..][..rows]), "without tolerance");
+            }
+            for (i, (got, truth)) in got.chunks(dim_v).zip(&truth).enumerate().filter(|_| bounded) {
+                let (wrong, norm) = (distance(got, &truth.out), truth.norm());
+                let bound = f64::from(whole.certified) * norm;
+                assert!(wrong <= bound || wrong == 0.0, "head {h}, row {i}: {wrong:e}, certified {bound:e}");
+                let most = f64::from(self.session.options().attention.tolerance) * norm + truth.slack;
+                assert!(!o.attention.verified || wrong <= most, "head {h}, row {i}: {wrong:e} for {most:e}");
             }
         }
         Ok(())

@@ -155,8 +155,10 @@ impl<'a> Masking<'a> {
         };
         let end = end.min(self.rows_kv);
         let begin = if self.window > 0 { pos.saturating_add(1).saturating_sub(self.window).min(end) } else { 0 };
-        let sinks = if self.window > 0 { self.sinks.min(self.limit(batch, row)).min(begin) } else { 0 };
-        Visible { sinks, begin, end }
+        let sinks = if self.window > 0 { self.sinks.min(self.limit(batch, row)) } else { 0 };
+        // Sinks that reach into the range may reach beyond it: a window to both sides ends before other keys do.
+        let end = if sinks > begin { end.max(sinks) } else { end };
+        Visible { sinks: sinks.min(begin), begin, end }
     }
 
     /// Keys visible without the window: causal or prefix end.

@@ -328,9 +328,9 @@ impl RowBlock<'_> {
     }
 
     /// Marks the segments that every row sees whole, and notes what is left but for what no row sees; returns how many there
-    /// are: none for more queries than 16 bits number.
+    /// are: none for more queries than 16 bits number, nor where there is no segment.
     pub(super) fn find_usable(&self, work: &mut Work) -> usize {
-        if self.queries() > NUMBERED {
+        if self.queries() > NUMBERED || self.cells.segments() == 0 {
             return 0;
         }
         let masking = self.head.masking;
