@@ -316,6 +316,21 @@ fn logits_far_beyond_the_means_are_right() {
     assert!(distance(&have, &want) < 0.05);
 }
 
+/// Estimates take squares of logits: where those leave f32, logits that do not are attended exactly.
+#[test]
+fn logits_whose_squares_overflow_are_right() {
+    for (rows, q, k) in [(2, 1e9, 1e10), (4, 1e10, 1e12), (2, 1e2, 1e20), (40, 1e10, 1e12)] {
+        let mut heads = Heads::new(1, 2, 2, rows, 1100, [16, 8], 0.4);
+        heads.q.iter_mut().for_each(|x| *x *= q);
+        heads.k.iter_mut().for_each(|x| *x *= k);
+        for mask in [Mask::None, Mask::Causal { q_pos0: 1000 }] {
+            let [exact, run] = [Mode::Exact, Mode::Accelerated].map(|m| heads.run(mask, mode(m, 0.3)));
+            assert!(distance(&run.0, &exact.0) < 1e-5, "{rows} rows, {q}, {k}: {}", distance(&run.0, &exact.0));
+            assert!(run.1.iter().zip(&exact.1).all(|(a, b)| (a - b).abs() <= 1e-6 * b.abs()), "{rows} rows, {q}, {k}");
+        }
+    }
+}
+
 #[test]
 fn threads_and_memory_change_nothing() {
     threads_and_memory(Mask::Causal { q_pos0: 1804 });

@@ -109,7 +109,7 @@ fn few_rows_under_a_softcap() {
 
 #[test]
 fn biases() {
-    for rows in [2, 5] {
+    for &rows in if cfg!(miri) { &[2][..] } else { &[2, 5] } {
         let bias = bias(rows);
         Data::new(rows).check(Mask::Additive(Tensor::new(&bias, [1, 1, rows, KEYS]).unwrap()), options());
     }
@@ -117,14 +117,14 @@ fn biases() {
 
 #[test]
 fn bounds() {
-    let data = Data::new(3);
-    for verified in [false, true] {
+    let data = Data::new(2);
+    for &verified in if cfg!(miri) { &[false][..] } else { &[false, true] } {
         let o = AttentionOptions { certificate: true, verified, ..options() };
         let (out, bounds, stats) = data.run(Mask::None, o);
         for (error, bound) in data.errors(&out, &Mask::None, o).into_iter().zip(bounds) {
             assert!(error <= f64::from(bound) && (!verified || bound <= 0.1), "{error} and {bound}");
         }
-        assert_eq!(stats.certificates, 6);
+        assert_eq!(stats.certificates, 4);
     }
 }
 

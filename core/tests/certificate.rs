@@ -298,6 +298,39 @@ fn exact_attention_is_certified_for_its_rounding() {
     assert!(run.bounds[0] == 0.0 && run.bounds[3] == 0.0 && run.bounds[4] > 0.0);
 }
 
+/// What rounding takes from sums of equal values is never given back.
+#[test]
+fn rounding_of_equal_values_is_certified() {
+    for keys in [300, 1024, 9000] {
+        for rows in [2, 40] {
+            let mut heads = Heads::new(1, 1, rows, keys, [16, 16], 0.0);
+            heads.k.fill(0.0);
+            for seed in 0..4 {
+                let one = noise(16, 70 + seed, 1.0);
+                heads.v.chunks_mut(16).for_each(|v| v.copy_from_slice(&one));
+                for isa in Isa::ALL.into_iter().filter(|i| i.available()) {
+                    for o in [certified(Mode::Exact, 0.0), certified(Mode::Accelerated, 1e-12)] {
+                        heads.check(Mask::None, AttentionOptions { isa: Some(isa), ..o }, isa.name());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A row's logits lie as low as the biases that its window lets it see.
+#[test]
+fn biases_outside_the_window_say_nothing_about_rounding() {
+    let (rows, keys) = (10, 700);
+    let heads = Heads::new(1, 2, rows, keys, [16, 16], 0.3);
+    let mut bias = vec![-65504.0; rows * keys];
+    bias.chunks_mut(keys).for_each(|row| row[300..].fill(0.25));
+    let mask = Mask::Additive(Tensor::new(&bias, [1, 1, rows, keys]).unwrap());
+    for o in [certified(Mode::Exact, 0.0), certified(Mode::Accelerated, 0.1), verified(Mode::Accelerated, 0.1)] {
+        heads.check(mask, AttentionOptions { window: 99, sinks: 146, softcap: 50.0, ..o }, "a bias and a window");
+    }
+}
+
 #[test]
 fn cells_of_equal_keys_are_certified_as_exact() {
     let mut heads = Heads::new(1, 2, 40, 2048, [64, 64], 0.5);

@@ -1,11 +1,14 @@
 //! Certified errors: what rows are known to be off by at most, and where that is written.
 
-use super::mask::Masking;
+use super::mask::{Masking, Visible};
 use super::problem::AttentionStats;
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};
 
 /// Rounding allowed for, in units of the largest value's length: see [`Certificate::slack`].
 const UNIT: f64 = 1.0 / (1 << 20) as f64;
+
+/// Keys that exact attention sums in one run, at most.
+const LONGEST_BLOCK: usize = 512;
 
 /// Logits so far below the largest weigh nothing.
 const NOTHING: f64 = 40.0;
@@ -43,9 +46,10 @@ impl<'a> Certificate<'a> {
         Certificate { bounds, masking, longest, keys, scale, softcap, tolerance, rounding }
     }
 
-    /// What rounding in f32 may do to an output: `2^-20 (1 + |logit| / 4 + sqrt(keys) / 32)` times the longest value, the
-    /// largest logit that query and keys allow. Several times what is seen, less than what the worst order of signs could
-    /// do. `query` is the length of the query.
+    /// What rounding in f32 may do to an output: `2^-20 (1 + |logit| / 4 + sqrt(keys) / 32 + steps / 32)` times the longest
+    /// value, the largest logit that query and keys allow. `steps` is the longest run of additions to one number: a block of
+    /// keys, or one for each sixteen. Rounding of equal values goes the same way in all of them, by half of what is allowed
+    /// here at most; else it is several times what is seen. `query` is the length of the query.
     pub(super) fn slack(&self, batch: usize, head: usize, row: usize, query: f64) -> f64 {
         let mut logit = query * f64::from(self.scale) * f64::from(self.longest[0]);
         if self.softcap > 0.0 {
@@ -53,12 +57,13 @@ impl<'a> Certificate<'a> {
             logit += 4.0 * f64::from(self.softcap).min(logit);
         }
         if let Some(bias) = self.masking.bias(batch, head) {
-            let top = largest_bias(&bias, row);
+            let top = largest_bias(&bias, row, self.masking.visible(batch, row));
             // Logits that count lie not far below the largest.
             logit = if top == f64::NEG_INFINITY { 0.0 } else { 3.0 * logit + top.abs() + NOTHING };
         }
         let value = f64::from(self.longest[1]);
-        UNIT * (1.0 + logit / 4.0 + libm::sqrt(self.keys as f64) / 32.0) * value
+        let (keys, steps) = (self.keys as f64, self.keys.min(LONGEST_BLOCK) as f64 + self.keys as f64 / 16.0);
+        UNIT * (1.0 + logit / 4.0 + libm::sqrt(keys) / 32.0 + steps / 32.0) * value
     }
 
     /// The relative error of a row whose output has length `norm` and is off by at most `bound`.
@@ -102,13 +107,15 @@ impl<'a> Certificate<'a> {
     }
 }
 
-/// Largest finite bias of a row.
-fn largest_bias(bias: &Rows<'_>, row: usize) -> f64 {
+/// Largest bias of a row, of keys that mask and window let it see.
+fn largest_bias(bias: &Rows<'_>, row: usize, seen: Visible) -> f64 {
     let (mut part, mut top) = ([0.0f32; 64], f64::NEG_INFINITY);
-    for begin in (0..bias.cols()).step_by(part.len()) {
-        let part = &mut part[..(bias.cols() - begin).min(64)];
-        bias.read_part(row, begin, part);
-        top = part.iter().fold(top, |m, &x| m.max(f64::from(x)));
+    for range in [0..seen.sinks, seen.begin..seen.end] {
+        for begin in range.clone().step_by(part.len()) {
+            let part = &mut part[..(range.end - begin).min(64)];
+            bias.read_part(row, begin, part);
+            top = part.iter().fold(top, |m, &x| m.max(f64::from(x)));
+        }
     }
     top
 }

@@ -495,7 +495,7 @@ impl RowBlock<'_> {
     /// (`scores[2]`).
     fn add_up(&self, work: &mut Work) {
         let n = self.queries();
-        let Work { sizes, scores, sums, dense_max, dense_sum, reference, total, needle, .. } = work;
+        let Work { sizes, scores, sums, dense_max, dense_sum, reference, total, needle, sigma, lost, .. } = work;
         let [_, max, sum] = &*scores;
         self.isa.run(AddUp {
             max,
@@ -509,6 +509,8 @@ impl RowBlock<'_> {
         });
         // From here on the dense part is relative to the same logit as everything else.
         for i in 0..n {
+            let spread = sigma[0][i] + sigma[1][i];
+            lost[i] |= !(reference[i].abs() <= LARGEST && spread.is_finite());
             self.isa.scale(needle[i], &mut sums[i * sizes.stride..][..sizes.dim_v]);
         }
     }
@@ -548,6 +550,9 @@ pub(super) enum Listed {
 
 /// Standard deviation of what rounding to whole numbers takes away.
 pub(super) const DEVIATION: f32 = 0.288_675_13;
+
+/// Logits beyond, whose squares leave f32, are not estimated.
+const LARGEST: f32 = 1e18;
 
 /// Sums that grow by less are left as they are.
 const RAISE: f32 = 1.125;

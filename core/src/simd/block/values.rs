@@ -118,9 +118,6 @@ impl AddValues<'_> {
             // SAFETY: the row is inside.
             unsafe {
                 out[r] = out[r].add(self.rows[i + r] as usize * stride + v * S::LANES);
-                for c in 0..C {
-                    acc[r][c] = s.load(out[r].add(c * S::LANES));
-                }
             }
         }
         for j in 0..BLOCK {
@@ -137,10 +134,14 @@ impl AddValues<'_> {
                 }
             }
         }
+        // A block is summed by itself first: one rounding a block in a long sum.
         for r in 0..R {
             for c in 0..C {
                 // SAFETY: as above.
-                unsafe { s.store(out[r].add(c * S::LANES), acc[r][c]) };
+                unsafe {
+                    let to = out[r].add(c * S::LANES);
+                    s.store(to, s.add(s.load(to), acc[r][c]));
+                }
             }
         }
     }
@@ -323,11 +324,6 @@ unsafe fn keys<E: Element, S: Simd, const C: usize>(
     out: &mut [f32],
 ) {
     let mut acc = [s.splat(0.0); C];
-    let to = out.as_mut_ptr().wrapping_add(v);
-    for c in 0..C {
-        // SAFETY: inside the row.
-        acc[c] = unsafe { s.load(to.add(c * S::LANES)) };
-    }
     while bits != 0 {
         let j = bits.trailing_zeros() as usize & (BLOCK - 1);
         bits &= bits - 1;
@@ -337,8 +333,12 @@ unsafe fn keys<E: Element, S: Simd, const C: usize>(
             acc[c] = s.fma(w, unsafe { E::load(s, from[j].add(v + c * S::LANES)) }, acc[c]);
         }
     }
+    // A cell is summed by itself first, as in `AddValues`.
     for c in 0..C {
         // SAFETY: inside the row.
-        unsafe { s.store(to.add(c * S::LANES), acc[c]) };
+        unsafe {
+            let to = out.as_mut_ptr().add(v + c * S::LANES);
+            s.store(to, s.add(s.load(to), acc[c]));
+        }
     }
 }
