@@ -112,12 +112,13 @@ impl Task for Transpose<'_> {
         let Transpose { from, ids, room, out } = self;
         let cols = from.cols();
         assert!(ids.len() == BLOCK && room.len() >= BLOCK * cols && out.len() >= BLOCK * cols);
-        let mut at = [room.as_ptr(); BLOCK];
-        for (j, &id) in ids.iter().enumerate() {
-            at[j] = match from.row_f32(id as usize) {
+        let mut at = [core::ptr::null(); BLOCK];
+        // Pieces of one borrow: a borrow of all the room for each row would end those before.
+        for ((at, &id), room) in at.iter_mut().zip(ids).zip(room.chunks_exact_mut(cols.max(1))) {
+            *at = match from.row_f32(id as usize) {
                 Some(row) => row.as_ptr(),
                 None => {
-                    let row = &mut room[j * cols..][..cols];
+                    let row = &mut room[..cols];
                     rows::widen(s, from, id as usize, row);
                     row.as_ptr()
                 }
