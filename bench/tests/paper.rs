@@ -1,11 +1,11 @@
 //! The short form of the paper's evaluation: errors of the methods on bundled heads, and the report that comes of it.
 
-use iceformer_bench::baselines::Vanilla;
 use iceformer_bench::baselines::catalogue::Choice;
+use iceformer_bench::baselines::{Method, Nothing, Uniform, Vanilla};
 use iceformer_bench::heads;
-use iceformer_bench::listops::generate::Generator;
-use iceformer_bench::listops::model::Encoder;
-use iceformer_bench::paper::{approximation, listops};
+use iceformer_bench::long_range::encoder::Encoder;
+use iceformer_bench::long_range::{Example, Task, listops as lists, opinions as texts};
+use iceformer_bench::paper::{approximation, classification, listops, opinions};
 
 /// Relative errors in per cent at the paper's settings on the first 1,024 tokens, with a quarter's slack; `None` where a
 /// method cannot.
@@ -27,11 +27,14 @@ const LIMITS: [(&str, Option<f64>, Option<f64>); 14] = [
     ("StreamingLLM", Some(0.01), None),
 ];
 
-/// Logits that `bench/listops/train.py` gives the first lists of seed 3 and 60 to 300 tokens, with the bundled weights.
-const RECORDED: [[f32; 10]; 2] = [
+/// Logits that `bench/encoder/train.py` gives the first lists of seed 3 and 60 to 300 tokens, with the bundled weights.
+const LISTS: [[f32; 10]; 2] = [
     [-2.1536, -1.6687, -0.712, -0.0697, 0.749, 0.7514, 0.7365, -0.0715, -0.1199, -2.4623],
     [0.0401, -0.268, -0.0992, -0.2626, -0.2223, -0.2372, -0.2143, -0.2484, -0.2873, -0.2399],
 ];
+
+/// The same of texts of 200 to 400 bytes.
+const TEXTS: [[f32; 3]; 2] = [[1.7479, 0.9114, -5.5079], [1.2017, 1.7002, -5.8078]];
 
 #[test]
 fn approximation_on_bundled_heads() {
@@ -79,26 +82,49 @@ fn approximation_on_bundled_heads() {
     assert_eq!(text.matches("| cannot |").count(), 2 * (3 + 2));
 }
 
-/// The encoder's logits are those of the program that trained it, and it is right more often than any one answer could be.
-#[test]
-fn encoder() {
-    let encoder = Encoder::load(&Encoder::bundled()).expect("the weights are there");
-    for (example, want) in Generator::new(3, 60, 300).zip(RECORDED) {
+fn encoder(task: &Task) -> Encoder {
+    Encoder::load(&task.bundled(), task).expect("the weights are there")
+}
+
+/// The encoder's logits are those of the program that trained it.
+fn gives<const N: usize>(encoder: &Encoder, examples: impl Iterator<Item = Example>, recorded: &[[f32; N]]) {
+    for (example, want) in examples.zip(recorded) {
         let have = encoder.classify(&example.tokens, &mut Vanilla);
+        assert_eq!(have.logits.len(), N);
         for (a, b) in have.logits.iter().zip(want) {
             assert!((a - b).abs() < 2e-3, "{:?} {want:?}", have.logits);
         }
     }
-    let examples: Vec<_> = Generator::new(11, 20, 200).take(200).collect();
-    let right = examples.iter().filter(|e| encoder.classify(&e.tokens, &mut Vanilla).value() == e.label).count();
-    println!("{right} of 200 right");
-    assert!(right >= 80);
+}
+
+/// Right answers with a method in the place of attention.
+fn right(encoder: &Encoder, examples: &[Example], method: &mut dyn Method) -> usize {
+    examples.iter().filter(|e| encoder.classify(&e.tokens, method).label() == e.label).count()
+}
+
+/// The encoders are right more often than any one answer could be, and not without attention.
+#[test]
+fn encoder_of_lists() {
+    let encoder = encoder(&lists::TASK);
+    gives(&encoder, lists::generate::Generator::new(3, 60, 300), &LISTS);
+    let examples: Vec<_> = lists::generate::Generator::new(11, 20, 200).take(200).collect();
+    let (with, without) = (right(&encoder, &examples, &mut Vanilla), right(&encoder, &examples, &mut Nothing));
+    println!("{with} of 200 right, without attention {without}");
+    assert!(with >= 80 && without < with / 2);
 }
 
 #[test]
-fn listops_in_short() {
-    let encoder = Encoder::load(&Encoder::bundled()).expect("the weights are there");
-    let set = listops::measure(&encoder, (200, 400), 8, &mut |_| ());
+fn encoder_of_texts() {
+    let encoder = encoder(&texts::TASK);
+    gives(&encoder, texts::generate::Generator::new(3, 200, 400), &TEXTS);
+    let examples: Vec<_> = texts::generate::Generator::new(11, 200, 400).take(200).collect();
+    let (with, without) = (right(&encoder, &examples, &mut Vanilla), right(&encoder, &examples, &mut Uniform));
+    println!("{with} of 200 right, with the mean of the values {without}");
+    assert!(with >= 140 && without <= 100);
+}
+
+/// What holds of every task: exact methods answer alike, the rest are nearer the more they read.
+fn in_short(set: &classification::Set) {
     let of = |name: &str, k| set.outcomes.iter().find(|o| o.method == name && o.k == k).expect("a method");
     for exact in ["Vanilla", "Exact", "Longformer", "H-Transformer-1D"] {
         let o = of(exact, None);
@@ -110,7 +136,31 @@ fn listops_in_short() {
         let moved = |k| of("Top-k, exact search", Some(k)).moved;
         assert!(moved(many) < moved(few), "more keys, nearer");
     }
+    for ablation in ["Nothing", "Mean of the values"] {
+        assert!(of(ablation, None).moved > 0.5, "{ablation}: {}", of(ablation, None).moved);
+    }
     assert!(of("H2O", None).cannot.is_some() && of("Reformer", None).cannot.is_some());
-    let part = listops::part(&[set]).expect("a drawing");
+}
+
+/// The page of a task names its methods and guesses, and the figures are there.
+fn reports(page: &classification::Page, set: classification::Set, guesses: &[&str]) {
+    let part = classification::part(page, &[set]).expect("a drawing");
     assert!(part.markdown.contains("| Nystromformer |") && part.drawings.len() == 1);
+    guesses.iter().for_each(|g| assert!(part.markdown.contains(g), "{g}"));
+    assert!(part.drawings[0].1.contains("Nystromformer") && !part.drawings[0].1.contains("Nothing"));
+    assert_eq!(part.json["sets"][0]["guesses"].as_array().map(Vec::len), Some(guesses.len()));
+}
+
+#[test]
+fn listops_in_short() {
+    let set = listops::measure(&encoder(&lists::TASK), (200, 400), 8, &mut |_| ());
+    in_short(&set);
+    reports(&listops::PAGE, set, &["most frequent label: ", "outermost operator: "]);
+}
+
+#[test]
+fn opinions_in_short() {
+    let set = opinions::measure(&encoder(&texts::TASK), (200, 400), 8, &mut |_| ());
+    in_short(&set);
+    reports(&opinions::PAGE, set, &["most frequent label: ", "whichever the place: "]);
 }

@@ -39,3 +39,8 @@ pub fn methods(choice: Choice, seed: u64) -> Vec<Box<dyn Method>> {
 pub fn exact() -> Vec<Box<dyn Method>> {
     vec![Box::new(Vanilla), Box::new(Exact { shared_qk: false }), Box::new(Exact { shared_qk: true })]
 }
+
+/// No attention at all: what a model gives without it.
+pub fn ablations() -> Vec<Box<dyn Method>> {
+    vec![Box::new(Uniform), Box::new(Nothing)]
+}

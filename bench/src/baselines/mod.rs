@@ -4,6 +4,7 @@
 //! products go through one f32 kernel ([`matrix`](crate::matrix)) and exponentials through the library's, so that the
 //! methods are timed alike; IceFormer, and methods that are exact attention under another mask, run on the library's own.
 
+mod ablation;
 pub mod catalogue;
 mod eviction;
 mod h_transformer;
@@ -20,6 +21,7 @@ mod rows;
 mod top_k;
 mod vanilla;
 
+pub use ablation::{Nothing, Uniform};
 pub use eviction::{H2o, StreamingLlm};
 pub use h_transformer::HTransformer1d;
 pub use iceformer::{Exact, IceFormer, IceFormerTopK};

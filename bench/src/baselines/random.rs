@@ -1,16 +1,12 @@
 //! Random matrices from a seed.
 
-/// `n` independent standard normal numbers (Box-Muller over SplitMix64).
+use crate::draw::Draw;
+
+/// `n` independent standard normal numbers (Box-Muller).
 pub fn normals(n: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed;
-    let mut uniform = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // In (0, 1), so that the logarithm is finite.
-        (((z ^ (z >> 31)) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-    };
+    let mut draw = Draw::new(seed);
+    // In (0, 1), so that the logarithm is finite.
+    let mut uniform = || ((draw.bits() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     let mut out = Vec::with_capacity(n + 1);
     while out.len() < n {
         let (radius, angle) = ((-2.0 * uniform().ln()).sqrt(), std::f64::consts::TAU * uniform());

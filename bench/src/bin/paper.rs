@@ -2,11 +2,12 @@
 
 use clap::{Args, Parser, Subcommand};
 use iceformer_bench::heads;
-use iceformer_bench::listops::{generate::Generator, model::Encoder, vocabulary};
+use iceformer_bench::long_range::encoder::Encoder;
+use iceformer_bench::long_range::{Task, listops as lists, opinions as texts};
 use iceformer_bench::model::cli::Common;
 use iceformer_bench::model::{shared, text};
 use iceformer_bench::paper::report::Part;
-use iceformer_bench::paper::{approximation, listops, scaling};
+use iceformer_bench::paper::{approximation, classification, listops, opinions, scaling};
 use std::error::Error;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -33,9 +34,13 @@ enum Command {
     /// Attention time and line-retrieval accuracy against the length of a prompt, and which layers are sparse
     Scaling(Scaling),
     /// A small encoder classifies ListOps with each method in place of its attention
-    Listops(Listops),
+    Listops(Classify),
+    /// The same on generated texts, read byte by byte
+    Opinions(Classify),
     /// Writes ListOps examples: a label, a tab, one character per token
     ListopsData(Data),
+    /// Writes texts: a label, a tab, the text
+    OpinionsData(Data),
 }
 
 #[derive(Args)]
@@ -69,11 +74,11 @@ struct Scaling {
 }
 
 #[derive(Args)]
-struct Listops {
+struct Classify {
     /// Weights [default: those that come with the repository]
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
-    /// Examples of 500 to 2,000 tokens; of 2,000 to 4,000 a fifth as many [default: 200; short: 8 of 200 to 400 tokens]
+    /// Examples of 500 to 2,000 tokens; of 2,000 to 4,000 a fifth as many [default: 200; short: 8 of 200 to 400]
     #[arg(short, long, value_name = "N")]
     n: Option<usize>,
 }
@@ -146,12 +151,19 @@ fn scaling(cli: &Cli, o: &Scaling) -> Result<(), Box<dyn Error>> {
     finish(cli, &scaling::part(&name(&o.common.model), &found, &choices, &lengths)?)
 }
 
-fn listops(cli: &Cli, o: &Listops) -> Result<(), Box<dyn Error>> {
-    let encoder = Encoder::load(&o.weights.clone().unwrap_or_else(Encoder::bundled))?;
+/// Loads a task's encoder and classifies examples of short and of long sequences.
+fn classify(
+    cli: &Cli,
+    o: &Classify,
+    task: &Task,
+    page: &classification::Page,
+    measure: impl Fn(&Encoder, (usize, usize), usize, &mut dyn FnMut(&str)) -> classification::Set,
+) -> Result<(), Box<dyn Error>> {
+    let encoder = Encoder::load(&o.weights.clone().unwrap_or_else(|| task.bundled()), task)?;
     let n = o.n.unwrap_or(short(cli, 8, 200));
     let sets = if cli.short { vec![((200, 400), n)] } else { vec![((500, 2000), n), ((2000, 4000), n.div_ceil(5))] };
-    let measure = |&(lengths, n): &_| listops::measure(&encoder, lengths, n, &mut |what| eprintln!("{what}"));
-    finish(cli, &listops::part(&sets.iter().map(measure).collect::<Vec<_>>())?)
+    let each = |&(lengths, n): &_| measure(&encoder, lengths, n, &mut |what| eprintln!("{}, {what}", page.title));
+    finish(cli, &classification::part(page, &sets.iter().map(each).collect::<Vec<_>>())?)
 }
 
 fn short<T>(cli: &Cli, short: T, long: T) -> T {
@@ -163,10 +175,20 @@ fn finish(cli: &Cli, part: &Part) -> Result<(), Box<dyn Error>> {
     part.write(&cli.out)
 }
 
-fn data(o: &Data) -> Result<(), Box<dyn Error>> {
+fn listops_data(o: &Data) -> Result<(), Box<dyn Error>> {
+    let examples = lists::generate::Generator::new(o.seed, o.shortest, o.longest);
+    write(o, examples.map(|e| (e.label, lists::vocabulary::letters(&e.tokens))))
+}
+
+fn opinions_data(o: &Data) -> Result<(), Box<dyn Error>> {
+    let examples = texts::generate::Generator::new(o.seed, o.shortest, o.longest);
+    write(o, examples.map(|e| (e.label, String::from_utf8_lossy(&e.tokens).into_owned())))
+}
+
+fn write(o: &Data, examples: impl Iterator<Item = (u8, String)>) -> Result<(), Box<dyn Error>> {
     let mut text = String::new();
-    for e in Generator::new(o.seed, o.shortest, o.longest).take(o.n) {
-        writeln!(text, "{}\t{}", e.label, vocabulary::letters(&e.tokens))?;
+    for (label, tokens) in examples.take(o.n) {
+        writeln!(text, "{label}\t{tokens}")?;
     }
     Ok(std::fs::write(&o.out, text)?)
 }
@@ -178,12 +200,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
     match &cli.command {
         Some(Command::Approximation(o)) => approximation(cli, o),
-        Some(Command::ListopsData(o)) => data(o),
+        Some(Command::ListopsData(o)) => listops_data(o),
+        Some(Command::OpinionsData(o)) => opinions_data(o),
         Some(Command::Scaling(o)) => scaling(cli, o),
-        Some(Command::Listops(o)) => listops(cli, o),
+        Some(Command::Listops(o)) => classify(cli, o, &lists::TASK, &listops::PAGE, listops::measure),
+        Some(Command::Opinions(o)) => classify(cli, o, &texts::TASK, &opinions::PAGE, opinions::measure),
         None => {
             // Each command with its defaults, as if given by name.
-            for part in ["approximation", "scaling", "listops"] {
+            for part in ["approximation", "scaling", "listops", "opinions"] {
                 let mut words = vec!["paper".into(), part.into(), "--out".into(), cli.out.clone().into_os_string()];
                 if cli.short {
                     words.push("--short".into());

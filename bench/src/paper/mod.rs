@@ -2,6 +2,8 @@
 //! found as Markdown, JSON and a drawing.
 
 pub mod approximation;
+pub mod classification;
 pub mod listops;
+pub mod opinions;
 pub mod report;
 pub mod scaling;

@@ -214,6 +214,14 @@ fn estimators_estimate() {
     assert!(apart(&run(&mut Vanilla, &head), &truth) > 1.0);
 }
 
+#[test]
+fn ablations() {
+    hold(Uniform, 2e-6, |head, _| twin::weighted(head, |i, j| if head.causal && j > i { 0.0 } else { 1.0 }));
+    let data = Data::new(40, 16, 1.3, 8);
+    assert!(run(&mut Nothing, &data.head(false)).iter().all(|&x| x == 0.0));
+    assert_eq!(catalogue::ablations().iter().map(|m| m.name()).collect::<Vec<_>>(), ["Mean of the values", "Nothing"]);
+}
+
 /// What a method says it cannot do, and the catalogue's order and settings.
 #[test]
 fn catalogue_is_whole() {

@@ -1,6 +1,6 @@
-//! The encoder that classifies ListOps, with any attention in it; trained by `bench/listops/train.py`.
+//! An encoder that classifies, with any attention in it; trained by `bench/encoder/train.py`.
 
-use super::vocabulary::TOKENS;
+use super::Task;
 use crate::baselines::{Head, Method};
 use crate::clock::now;
 use crate::matrix::product;
@@ -8,7 +8,7 @@ use crate::peak;
 use half::f16;
 use safetensors::{Dtype, SafeTensors};
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Scale and shift.
 struct Norm {
@@ -69,7 +69,7 @@ pub struct Encoder {
 /// What became of one example.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Logits of the ten values.
+    /// Logits of the labels.
     pub logits: Vec<f32>,
     /// Processor seconds of attention.
     pub attention: f64,
@@ -78,29 +78,30 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The value it takes for likeliest.
-    pub fn value(&self) -> u8 {
+    /// The label it takes for likeliest.
+    pub fn label(&self) -> u8 {
         crate::model::dense::largest(&self.logits) as u8
     }
 }
 
 impl Encoder {
-    /// The weights that come with the repository.
-    pub fn bundled() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("data/listops-encoder.safetensors")
-    }
-
-    /// Reads weights (f16 or f32).
+    /// Reads weights (f16 or f32) of an encoder of this task.
     ///
     /// # Errors
-    /// What cannot be read; missing or misshapen tensors.
-    pub fn load(path: &Path) -> Result<Encoder, Box<dyn Error>> {
-        let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
-        let heads = metadata.metadata().as_ref().and_then(|m| m.get("heads")?.parse().ok()).ok_or("no heads")?;
-        let file = SafeTensors::deserialize(&bytes)?;
+    /// What cannot be read; missing or misshapen tensors, by name.
+    pub fn load(path: &Path, task: &Task) -> Result<Encoder, Box<dyn Error>> {
+        let read = std::fs::read(path).map_err(Into::into);
+        read.and_then(|bytes| Self::parse(&bytes, task)).map_err(|e| format!("{}: {e}", path.display()).into())
+    }
+
+    fn parse(bytes: &[u8], task: &Task) -> Result<Encoder, Box<dyn Error>> {
+        let (_, metadata) = SafeTensors::read_metadata(bytes)?;
+        let heads = metadata.metadata().as_ref().and_then(|m| m.get("heads")?.parse().ok());
+        let heads: usize = heads.ok_or("the metadata names no number of heads")?;
+        let file = SafeTensors::deserialize(bytes)?;
+        let tensor = |name: &str| file.tensor(name).map_err(|e| format!("{name}: {e}"));
         let get = |name: &str, shape: &[usize]| -> Result<Vec<f32>, Box<dyn Error>> {
-            let t = file.tensor(name)?;
+            let t = tensor(name)?;
             if t.shape() != shape {
                 return Err(format!("{name} is {:?}, not {shape:?}", t.shape()).into());
             }
@@ -108,14 +109,15 @@ impl Encoder {
             match t.dtype() {
                 Dtype::F16 => Ok(bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()),
                 Dtype::F32 => Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
-                other => Err(format!("{name} is {other:?}").into()),
+                other => Err(format!("{name} is {other:?}, neither F16 nor F32").into()),
             }
         };
-        let (Some(&width), Some(&inner)) =
-            (file.tensor("norm.weight")?.shape().first(), file.tensor("layers.0.up.bias")?.shape().first())
-        else {
-            return Err("norm.weight and layers.0.up.bias must have a dimension".into());
+        // What the widths are is read off two vectors; every other tensor must fit them and the task.
+        let length = |name: &str| match tensor(name)?.shape() {
+            &[n] if n > 0 => Ok(n),
+            shape => Err(format!("{name} is {shape:?}, not a vector")),
         };
+        let (width, inner) = (length("norm.weight")?, length("layers.0.up.bias")?);
         let norm = |name: &str| -> Result<Norm, Box<dyn Error>> {
             let (weight, bias) = (get(&format!("{name}.weight"), &[width])?, get(&format!("{name}.bias"), &[width])?);
             Ok(Norm { weight, bias })
@@ -125,7 +127,7 @@ impl Encoder {
             Ok(Linear { weight, bias: get(&format!("{name}.bias"), &[rows])? })
         };
         let mut layers = Vec::new();
-        while file.tensor(&format!("layers.{}.up.bias", layers.len())).is_ok() {
+        while tensor(&format!("layers.{}.up.bias", layers.len())).is_ok() {
             let at = |part: &str| format!("layers.{}.{part}", layers.len());
             layers.push(Layer {
                 attention_norm: norm(&at("attention_norm"))?,
@@ -139,8 +141,9 @@ impl Encoder {
         if heads == 0 || width % heads != 0 || width % 2 != 0 {
             return Err(format!("{heads} heads do not share {width} columns").into());
         }
-        let embedding = get("embedding.weight", &[TOKENS, width])?;
-        Ok(Encoder { width, heads, embedding, layers, norm: norm("norm")?, classify: linear("classify", 10, width)? })
+        let embedding = get("embedding.weight", &[task.tokens, width])?;
+        let classify = linear("classify", task.classes, width)?;
+        Ok(Encoder { width, heads, embedding, layers, norm: norm("norm")?, classify })
     }
 
     /// Elements of a row of a head.
@@ -198,4 +201,54 @@ fn position(p: usize, e: usize, width: usize) -> f32 {
     let half = width / 2;
     let angle = p as f32 * (-(10000f32.ln()) * 2.0 * (e % half) as f32 / width as f32).exp();
     if e < half { angle.sin() } else { angle.cos() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::long_range::{listops, opinions};
+    use safetensors::tensor::{TensorView, serialize};
+    use std::collections::HashMap;
+
+    /// Loads ListOps weights after a change to one tensor (a shape for its values in F32, or nothing to drop it) or to
+    /// the number of heads.
+    fn changed(tensor: &str, to: Option<&[usize]>, heads: &str) -> Result<Encoder, Box<dyn Error>> {
+        let bytes = std::fs::read(listops::TASK.bundled())?;
+        let file = SafeTensors::deserialize(&bytes)?;
+        let zeros = vec![0; 4 * to.map_or(0, |shape| shape.iter().product())];
+        let mut all: Vec<(String, TensorView<'_>)> = file.tensors();
+        let before = all.len();
+        all.retain(|(name, _)| name != tensor);
+        if let Some(shape) = to {
+            assert_eq!(all.len() + 1, before, "{tensor} is there");
+            all.push((tensor.to_string(), TensorView::new(Dtype::F32, shape.to_vec(), &zeros)?));
+        }
+        let words = HashMap::from([("heads".to_string(), heads.to_string())]);
+        Encoder::parse(&serialize(all, Some(words))?, &listops::TASK)
+    }
+
+    #[test]
+    fn weights_that_do_not_fit_are_named() {
+        let told = |what: Result<Encoder, Box<dyn Error>>| what.err().expect("refused").to_string();
+        assert!(changed("norm.weight", Some(&[64]), "2").is_ok(), "another type, the same shape");
+        for (tensor, shape, want) in [
+            ("embedding.weight", &[16, 64][..], "embedding.weight is [16, 64], not [15, 64]"),
+            ("classify.bias", &[2], "classify.bias is [2], not [10]"),
+            ("layers.1.qkv.weight", &[64, 192], "layers.1.qkv.weight is [64, 192], not [192, 64]"),
+            ("layers.0.down.bias", &[128], "layers.0.down.bias is [128], not [64]"),
+            ("norm.weight", &[0], "norm.weight is [0], not a vector"),
+            ("layers.0.up.bias", &[], "layers.0.up.bias is [], not a vector"),
+        ] {
+            assert_eq!(told(changed(tensor, Some(shape), "2")), want);
+        }
+        let missing = told(changed("layers.1.up.weight", None, "2"));
+        assert!(missing.starts_with("layers.1.up.weight: "), "{missing}");
+        assert_eq!(told(changed("", None, "3")), "3 heads do not share 64 columns");
+        assert_eq!(told(changed("", None, "two")), "the metadata names no number of heads");
+        // Weights of one task for another, and no weights.
+        let other = told(Encoder::load(&listops::TASK.bundled(), &opinions::TASK));
+        assert!(other.ends_with("embedding.weight is [15, 64], not [256, 64]"), "{other}");
+        let nowhere = told(Encoder::load(Path::new("nowhere.safetensors"), &opinions::TASK));
+        assert!(nowhere.starts_with("nowhere.safetensors: "), "{nowhere}");
+    }
 }

@@ -4,25 +4,18 @@
 //! digit otherwise, a list has 2 to 10 members, the root is a list, lists nest up to 10 deep, and trees outside the
 //! wanted lengths are drawn again.
 
+use super::super::Example;
 use super::vocabulary::{CLOSE, OPERATORS, digit};
+use crate::draw::Draw;
 
 /// Members of a list at most.
-const MOST_MEMBERS: u64 = 10;
+const MOST_MEMBERS: usize = 10;
 /// Lists inside lists at most.
 const MOST_DEPTH: usize = 10;
 
-/// One example.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Example {
-    /// Tokens, see [`vocabulary`](super::vocabulary).
-    pub tokens: Vec<u8>,
-    /// Its value, 0 to 9.
-    pub label: u8,
-}
-
 /// A stream of examples: the same seed gives the same ones.
 pub struct Generator {
-    state: u64,
+    draw: Draw,
     shortest: usize,
     longest: usize,
 }
@@ -34,21 +27,7 @@ impl Generator {
     /// If no tree can be so short or the range is empty.
     pub fn new(seed: u64, shortest: usize, longest: usize) -> Generator {
         assert!(longest >= 8 && shortest <= longest, "a range that trees fall into");
-        Generator { state: seed, shortest, longest }
-    }
-
-    /// SplitMix64.
-    fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Below `n`, evenly but for a bias of n / 2^64.
-    fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
+        Generator { draw: Draw::new(seed), shortest, longest }
     }
 
     /// Writes a node and gives its value; `None` as soon as the tree is too long.
@@ -56,16 +35,16 @@ impl Generator {
         if tokens.len() >= self.longest {
             return None;
         }
-        let is_list = depth == 0 || (depth < MOST_DEPTH && self.below(4) == 0);
+        let is_list = depth == 0 || (depth < MOST_DEPTH && self.draw.below(4) == 0);
         if !is_list {
-            let value = self.below(10) as u8;
+            let value = self.draw.below(10) as u8;
             tokens.push(digit(value));
             return Some(value);
         }
-        let operator = self.below(OPERATORS.len() as u64) as usize;
-        let members = 2 + self.below(MOST_MEMBERS - 1);
+        let operator = self.draw.below(OPERATORS.len());
+        let members = 2 + self.draw.below(MOST_MEMBERS - 1);
         tokens.push(OPERATORS[operator]);
-        let mut values = Vec::with_capacity(members as usize);
+        let mut values = Vec::with_capacity(members);
         for _ in 0..members {
             values.push(self.node(depth + 1, tokens)?);
         }
