@@ -296,6 +296,14 @@ fn exact_attention_is_certified_for_its_rounding() {
     let heads = Heads::new(1, 1, 5, 600, [16, 16], 0.2);
     let run = heads.run(Mask::Prefix(&[0, 0, 9, 0, 600]), certified(Mode::Exact, 0.0));
     assert!(run.bounds[0] == 0.0 && run.bounds[3] == 0.0 && run.bounds[4] > 0.0);
+    let run = heads.run(Mask::Keys(&[0; 600]), certified(Mode::Exact, 0.0));
+    assert!(run.bounds.iter().all(|&b| b == 0.0));
+    // Zeros of values that cancel are not known to be right.
+    let mut heads = Heads::new(1, 1, 5, 600, [16, 16], 0.2);
+    heads.k.fill(0.0);
+    heads.v.chunks_mut(16).enumerate().for_each(|(i, v)| v.fill([9.0, -9.0][i % 2]));
+    let run = heads.run(Mask::None, certified(Mode::Exact, 0.0));
+    assert!(run.out.iter().all(|&x| x == 0.0) && run.bounds.iter().all(|&b| b == f32::INFINITY));
 }
 
 /// What rounding takes from sums of equal values is never given back.

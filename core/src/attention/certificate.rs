@@ -86,6 +86,13 @@ impl<'a> Certificate<'a> {
         }
     }
 
+    /// Whether mask, window and bias leave a row no key.
+    fn sees_nothing(&self, batch: usize, head: usize, row: usize) -> bool {
+        let seen = self.masking.visible(batch, row);
+        let bias = self.masking.bias(batch, head);
+        self.masking.count(batch, seen) == 0 || bias.is_some_and(|b| largest_bias(&b, row, seen) == f64::NEG_INFINITY)
+    }
+
     /// Rows `begin..begin + n` of a head, whose outputs are exact but for rounding.
     pub(super) fn exact(
         &self,
@@ -100,8 +107,9 @@ impl<'a> Certificate<'a> {
         for row in begin..begin + n {
             let out = out.rows(batch, head, row, 1);
             let norm = length(&out.view(), 0);
-            // Rows that see nothing are zeros, and rightly so.
-            let slack = if norm == 0.0 { 0.0 } else { self.slack(batch, head, row, length(&q, row)) };
+            // Rows that see nothing are zeros, and rightly so; values that cancel may come to that by rounding.
+            let nothing = norm == 0.0 && self.sees_nothing(batch, head, row);
+            let slack = if nothing { 0.0 } else { self.slack(batch, head, row, length(&q, row)) };
             self.note([batch, head, row], self.relative(slack, norm), stats);
         }
     }
