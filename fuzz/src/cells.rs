@@ -9,7 +9,7 @@ use crate::truth::{Truth, distance, hold, shows, truth};
 use crate::twin::{Naive, memory, noise};
 use arbitrary::{Result, Unstructured};
 use iceformer_core::Status;
-use iceformer_core::attention::accelerated::Rule;
+use iceformer_core::attention::accelerated::{Rule, Watch};
 use iceformer_core::attention::{
     AttentionOptions, AttentionStats, Mask, Mode, Problem, attention, attention_by_rule, required,
 };
@@ -60,7 +60,7 @@ impl Shown {
 pub(crate) fn padding(u: &mut Unstructured<'_>, n: usize) -> Result<Vec<u8>> {
     let (kind, at, len) = (u.int_in_range(0..=4)?, u.int_in_range(0..=n)?, u.int_in_range(0..=n / 2)?);
     let keep = |j: usize| match kind {
-        0 => j / SEGMENT % 2 == 0,
+        0 => (j / SEGMENT).is_multiple_of(2),
         1 => j < at,
         2 => !(at..at + len).contains(&j),
         3 => !hash(at as u64, j as u64).is_multiple_of(9),
@@ -326,7 +326,7 @@ impl Heads {
             }
         };
         let run = self.call(o, |problem| {
-            let watched: Option<&mut dyn FnMut(usize, usize, &[u32])> = match self.s.batch {
+            let watched: Option<Watch<'_>> = match self.s.batch {
                 1 => Some(&mut watch),
                 _ => None,
             };
