@@ -399,7 +399,7 @@ typedef struct {
     /// Tokens there is room for; all memory is taken at creation.
     size_t capacity;
     /// Below this many tokens attention is exact whatever the mode; 0 = no such limit, in auto mode 2048 and,
-    /// for up to 4 rows at a time, 12288.
+    /// for up to 4 rows at a time, 4096.
     size_t dense_below;
     /// Most bytes the object may use; 0 = no limit.
     size_t memory_limit;

@@ -417,7 +417,7 @@ fn auto_is_exact_where_cells_do_not_help_and_says_why() {
     let tokens = Tokens::new(1, [64, 64], 2048 + 10, 15);
     // Keys that no model made are hard to estimate: a tolerance that lets it happen.
     let o = with(options(&tokens, 2, Mode::Auto), |o| o.tolerance = 0.5);
-    // A few rows of fewer than 12,288 tokens are read exactly unless the session says what is short itself.
+    // A few rows of fewer than 4,096 tokens are read exactly unless the session says what is short itself.
     let mut session = tokens.session(&SessionOptions { dense_below: 2048, ..o }, 1000);
     let plain = tokens.session(&o, 1000);
     let ran = |s: &Session, rows, mask: Option<Mask<'_>>| {
@@ -541,5 +541,45 @@ fn a_session_takes_the_planned_bytes() {
             tokens.extend(&mut session, 257);
             assert!(attend(&session, 3).out.iter().all(|x| x.is_finite()));
         }
+    }
+}
+
+/// Decodes the last tokens one by one: (mode, outputs) of every step.
+fn decode(tokens: &Tokens, o: &SessionOptions, from: usize, nth: usize) -> Vec<(Mode, Outcome)> {
+    let mut session = Session::new_in(o, &memory(0)).unwrap();
+    tokens.append(&mut session, 0, from);
+    session.commit().unwrap();
+    let step = |t| {
+        tokens.append(&mut session, t, t + 1);
+        session.commit().unwrap();
+        let (outcome, stats) = attend_all(&session, 1, None, nth);
+        (stats.mode, outcome)
+    };
+    (from..tokens.len()).map(step).collect()
+}
+
+#[test]
+fn decoding_stops_asking_cells_that_do_not_serve_and_goes_on_asking_those_that_do() {
+    let from = 9 * SEGMENT;
+    let mut tokens = Tokens::new(2, [32, 32], from + 30, 61);
+    let auto = SessionOptions { dense_below: 2048, ..options(&tokens, 2, Mode::Auto) };
+    let exact = decode(&tokens, &options(&tokens, 2, Mode::Exact), from, 1);
+    let steps = decode(&tokens, &with(auto, |o| o.tolerance = 0.3), from, 1);
+    assert!(steps.iter().all(|(mode, _)| *mode == Mode::Accelerated));
+    assert!(steps.iter().zip(&exact).all(|((_, have), (_, want))| have != want));
+    // Noise: what is left of values that cancel is no estimate.
+    for (h, (k, v)) in tokens.k.iter_mut().zip(&mut tokens.v).enumerate() {
+        *k = noise(k.len(), 62 + h as u64, 1.0);
+        *v = noise(v.len(), 64 + h as u64, 1.0);
+    }
+    let exact = decode(&tokens, &options(&tokens, 2, Mode::Exact), from, 1);
+    let steps = decode(&tokens, &auto, from, 1);
+    for (i, ((mode, have), (_, want))) in steps.iter().zip(&exact).enumerate() {
+        assert_eq!(*mode, Mode::Exact, "step {i}");
+        assert_eq!(have, want, "step {i}");
+    }
+    // Whoever attends: one part or several.
+    for ((_, have), (_, want)) in decode(&tokens, &auto, from, 3).iter().zip(&steps) {
+        assert_eq!(have, want);
     }
 }

@@ -488,7 +488,7 @@ pub struct ice_session_options {
     /// Tokens there is room for; all memory is taken at creation.
     pub capacity: usize,
     /// Below this many tokens attention is exact whatever the mode; 0 = no such limit, in auto mode 2048 and,
-    /// for up to 4 rows at a time, 12288.
+    /// for up to 4 rows at a time, 4096.
     pub dense_below: usize,
     /// Most bytes the object may use; 0 = no limit.
     pub memory_limit: usize,

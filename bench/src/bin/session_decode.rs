@@ -23,6 +23,12 @@ struct Cli {
     /// Tolerance
     #[arg(long, default_value_t = 0.05)]
     tolerance: f32,
+    /// Gaussian noise of these lengths instead of a file
+    #[arg(long, value_delimiter = ',')]
+    noise: Vec<usize>,
+    /// In auto mode, which attends exactly where cells do not pay, instead of with cells whatever they cost
+    #[arg(long)]
+    auto: bool,
 }
 
 /// One session and what it cost.
@@ -99,9 +105,14 @@ fn main() -> Outcome<()> {
         "{:<6} {:>7} {:>9} {:>9} {:>6} {:>8} {:>8} {:>7} {:>7} {:>9} {:>9}",
         "layer", "tokens", "exact", "fast", "ratio", "error", "worst", "pairs", "estim", "prompt", "+cells"
     );
-    for layer in heads::load(&cli.file.unwrap_or_else(heads::bundled), cli.rows)? {
+    let layers = match &cli.noise[..] {
+        [] => heads::load(&cli.file.unwrap_or_else(heads::bundled), cli.rows)?,
+        lengths => lengths.iter().flat_map(|&rows| heads::noise(rows)).collect(),
+    };
+    for layer in layers {
         let (begin, mut errors) = (layer.rows.saturating_sub(cli.steps), Vec::new());
-        let mut runs = [Run::new(&layer, Mode::Exact, 0.0)?, Run::new(&layer, Mode::Accelerated, cli.tolerance)?];
+        let mode = if cli.auto { Mode::Auto } else { Mode::Accelerated };
+        let mut runs = [Run::new(&layer, Mode::Exact, 0.0)?, Run::new(&layer, mode, cli.tolerance)?];
         for run in &mut runs {
             run.prompt = run.append(&layer, 0, begin)?;
         }

@@ -337,11 +337,12 @@ impl HeadCache {
     }
 
     pub(super) fn publish(&mut self) {
-        self.published += self.pending;
-        self.pending = 0;
         if ACCELERATED && let Some(cells) = &mut self.cells {
             cells.publish();
+            cells.grow(self.pending);
         }
+        self.published += self.pending;
+        self.pending = 0;
     }
 
     pub(super) fn truncate(&mut self, len: usize) {

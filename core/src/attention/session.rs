@@ -34,7 +34,7 @@ pub struct SessionOptions {
     /// Attention options. `num_threads` and `shared_qk` have no place here: parts are the caller's threads.
     pub attention: AttentionOptions,
     /// Below this many tokens attention is exact whatever the mode; 0 = no such limit, in auto mode 2048 and,
-    /// for up to 4 rows at a time, 12,288.
+    /// for up to 4 rows at a time, 4,096.
     pub dense_below: usize,
 }
 
@@ -272,7 +272,7 @@ impl Session {
     fn mode(&self, masking: &Masking<'_>, rows: usize) -> (Mode, Reason) {
         let o = &self.options;
         let short = self.len < o.least();
-        // A few rows wait for memory rather than for arithmetic, of which cells save more.
+        // A few rows wait for memory rather than for arithmetic, of which cells save less.
         let few = o.dense_below == 0 && rows <= FEW;
         let pays = o.least().max(if few { DECODE_BELOW } else { SEGMENT });
         match o.attention.mode {
@@ -282,9 +282,15 @@ impl Session {
             Mode::Accelerated | Mode::Auto if short || !o.has_cells() => (Mode::Exact, Reason::Short),
             Mode::Accelerated => (Mode::Accelerated, Reason::Requested),
             Mode::Auto if !masking.any_sees(0, rows, pays) => (Mode::Exact, Reason::Short),
+            Mode::Auto if rows <= FEW && self.rests() => (Mode::Exact, Reason::Diffuse),
             Mode::Auto => (Mode::Accelerated, Reason::Cheaper),
             Mode::Exact => (Mode::Exact, Reason::Requested),
         }
+    }
+
+    /// Whether the cells of all heads rest: they did not serve few rows of late.
+    fn rests(&self) -> bool {
+        self.heads.iter().all(|head| head.cells().is_some_and(|cells| !cells.rest().is_over()))
     }
 
     fn top_k(&self) -> usize {
@@ -312,7 +318,7 @@ impl Session {
         }
         if o.has_cells() {
             // A call of few rows takes other memory than one of many.
-            for rows in [1, exact::ROW_BLOCK] {
+            for rows in [FEW, exact::ROW_BLOCK] {
                 let mut form = Plan::new();
                 accelerated::Work::plan(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity);
                 if o.attention.certificate {

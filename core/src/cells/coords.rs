@@ -39,12 +39,17 @@ impl Coords {
 
     /// Of the keys of all cells of a node, one after the other.
     pub(crate) fn cells_of(&self, node: usize) -> Many<'_> {
-        self.leaves.blocks(node * BLOCK)
+        self.leaves.blocks(node * BLOCK, BLOCK)
+    }
+
+    /// Of the keys of all cells below a root block.
+    pub(crate) fn cells_below(&self, root: usize) -> Many<'_> {
+        self.leaves.blocks(root * BLOCK * BLOCK, BLOCK * BLOCK)
     }
 
     /// Of the cells of all nodes of a root block.
     pub(crate) fn nodes_of(&self, root: usize) -> Many<'_> {
-        self.nodes.blocks(root * BLOCK)
+        self.nodes.blocks(root * BLOCK, BLOCK)
     }
 
     /// Of the cells of a node.
@@ -78,8 +83,9 @@ impl Table {
         isa.run(Encode { rows, stride, dim, words, unit });
     }
 
-    fn blocks(&self, at: usize) -> Many<'_> {
-        let (each, end) = (Table::len(self.dim), (at + BLOCK).min(self.unit.len()));
+    /// So many blocks, or as many as there are.
+    fn blocks(&self, at: usize, n: usize) -> Many<'_> {
+        let (each, end) = (Table::len(self.dim), (at + n).min(self.unit.len()));
         Many { words: &self.words[at * each..end * each], each, unit: &self.unit[at..end] }
     }
 

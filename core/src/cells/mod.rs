@@ -9,10 +9,12 @@ mod alike;
 mod beyond;
 mod build;
 mod coords;
+mod rest;
 
 use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
 use crate::simd::Isa;
+pub(crate) use crate::simd::block::Below;
 pub(crate) use crate::simd::block::{BLOCK, Beyond, Matrix};
 use crate::simd::block::{Stored, Values};
 pub(crate) use alike::Alike;
@@ -20,6 +22,7 @@ use beyond::Bounds;
 use build::Bench;
 pub(crate) use coords::Coords;
 use half::f16;
+use rest::Rest;
 
 /// Keys of a segment.
 pub const SEGMENT: usize = 256;
@@ -183,6 +186,7 @@ pub struct Cells {
     /// For certificates.
     bounds: Option<Bounds>,
     bench: Bench,
+    rest: Rest,
 }
 
 impl Cells {
@@ -226,6 +230,7 @@ impl Cells {
             coords: Coords::new(memory, dim_k, segments * LEAVES)?,
             bounds: None,
             bench: Bench::new(memory, dim_k, dim_v)?,
+            rest: Rest::default(),
         })
     }
 
@@ -288,6 +293,16 @@ impl Cells {
     /// Segments with those that wait for [`publish`](Cells::publish).
     pub fn built(&self) -> usize {
         self.built
+    }
+
+    /// Whether a few rows should ask.
+    pub(crate) fn rest(&self) -> &Rest {
+        &self.rest
+    }
+
+    /// After so many tokens were appended and [published](Cells::publish).
+    pub(crate) fn grow(&mut self, tokens: usize) {
+        self.rest.grow(tokens);
     }
 
     /// Complete segments.
@@ -414,6 +429,27 @@ impl Cells {
     /// The nodes of [`ROOT`] segments.
     pub(crate) fn root(&self, at: usize) -> Block<'_> {
         self.block(&self.nodes, at)
+    }
+
+    /// What lies below the nodes of [`ROOT`] segments.
+    pub(crate) fn below(&self, at: usize) -> Below<'_> {
+        let first = at * BLOCK;
+        let cells = self.segments * LEAVES - first * BLOCK;
+        let n = cells.min(BLOCK * BLOCK);
+        let of = |x| &<Buf<f32> as core::ops::Deref>::deref(x)[first * BLOCK..][..n];
+        Below {
+            nodes: self.coords.nodes_of(at),
+            cells: self.coords.cells_below(at),
+            spread: of(&self.leaves.spread),
+            reach: of(&self.leaves.reach),
+            value_spread: of(&self.leaves.value_spread),
+            values: Values {
+                data: self.leaves.values.part(first * BLOCK * self.stride, n * self.stride),
+                stride: self.stride,
+                cols: self.dim_v,
+            },
+            ids: &self.ids[first * BLOCK * BLOCK..][..n * BLOCK],
+        }
     }
 
     /// Their mean keys, `[dim_k][BLOCK]`.

@@ -2,9 +2,11 @@
 
 use super::super::certificate::Certificate;
 use super::super::exact::{self, Head};
+use super::super::few::{self, MOST};
 use super::super::mask::Masking;
 use super::super::problem::AttentionStats;
 use super::block::{RowBlock, Sizes, Work};
+use super::cost::of_few;
 use super::proof::Proving;
 use super::rule::Rule;
 use super::walk::Watch;
@@ -17,6 +19,13 @@ const LED: usize = 8;
 
 /// Times the tolerance that the predicted error of a few rows may reach before they walk again.
 const FAR_OFF: f64 = 2.0;
+
+/// Times the tolerance that it may reach before they give up: no thresholds bring that down in time. Heads of models reach 3,
+/// noise 30.
+const BEYOND: f64 = 12.0;
+
+/// What biases cost a few rows: by about so much more.
+const LIFTED: f64 = 2.0;
 
 /// A block is attended exactly when one row in so many exceeds its tolerance.
 const MOST_ALONE: usize = 4;
@@ -117,7 +126,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
     }
 
     /// The first of the rules under which a block is predicted to keep the error, if it is predicted to be cheaper than
-    /// exact attention too. A few rows do not pay for a prediction.
+    /// exact attention too. A few rows do not pay for a prediction; in auto mode they remember what came of it.
     fn choose(&self, b: &RowBlock<'_>, rules: &[Rule; LADDER], work: &mut Work) -> Option<usize> {
         if let Some(certificate) = self.verified() {
             if b.is_few(work) {
@@ -126,7 +135,10 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             let usable = b.find_usable(work);
             return (usable > 0 && b.pays(work, &rules[0], usable, certificate)).then_some(0);
         }
-        if b.is_few(work) || self.rule.never_dense() {
+        if b.is_few(work) {
+            return (!self.is_auto() || b.cells.rest().is_over()).then_some(0);
+        }
+        if self.rule.never_dense() {
             return Some(0);
         }
         let usable = b.find_usable(work);
@@ -148,6 +160,11 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             b.clear(work);
         }
         None
+    }
+
+    /// Whether exact attention takes over where it is cheaper.
+    fn is_auto(&self) -> bool {
+        self.rule.caution > 0.0
     }
 
     /// The certificate that every row is to keep.
@@ -184,7 +201,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         // Verified rows are held to their bounds, others to predictions: of many rows before, of a few after they walked.
         let verified = self.verified().is_some();
         let doubtful = b.is_few(work) && !verified && self.rule.error < f32::INFINITY;
-        let mut times = 0;
+        let (mut times, mut cost) = (0, 0.0);
         let (done, failing) = loop {
             b.prepare(work);
             b.set_limits(work, &rule.tightened(times), usable);
@@ -198,12 +215,19 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                 None => (b.walk(work, doubtful, watch), 0),
             };
             // A single row errs more or less than the many that a prediction is made for: only what is far off is done again.
-            if !doubtful || b.predicted_error(work, self.proof.is_none()) <= FAR_OFF * f64::from(self.rule.error) {
+            if !doubtful {
+                break (done, failing);
+            }
+            cost += of_few(queries, usable, &done) * if work.is_lifted() { LIFTED } else { 1.0 };
+            let off = b.predicted_error(work, self.proof.is_none()) / f64::from(self.rule.error);
+            if off <= FAR_OFF {
+                b.cells.rest().note(cost - 1.0);
                 break (done, failing);
             }
             // A quarter of the thresholds: every way before is lost time.
             times += 2;
-            if times >= LADDER {
+            if times >= LADDER || off > BEYOND {
+                b.cells.rest().note(cost);
                 stats.add(&AttentionStats { pairs: seen, ..part });
                 return self.exact(b, work, stats);
             }
@@ -243,6 +267,15 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
 
     /// Rows that no cells can serve.
     fn exact(&self, b: &RowBlock<'_>, work: &mut Work, stats: &mut AttentionStats) {
+        if b.is_few(work) {
+            // The rows of all heads read keys and values once.
+            let most = (MOST / b.n).max(1);
+            for h in (0..b.group).step_by(most) {
+                let heads = (b.group - h).min(most);
+                few::attend_group(b.isa, &b.each(h), heads, b.q, self.out, self.lse, &mut work.dense);
+            }
+            return (0..b.group).for_each(|h| self.certify_exact(&b.each(h), b.begin, b.n, stats));
+        }
         for h in 0..b.group {
             let head = b.each(h);
             let mut out = self.out.rows(head.batch, head.head, b.begin, b.n);

@@ -206,14 +206,13 @@ impl RowBlock<'_> {
     /// [`RowBlock::total`] of one root block, whose scores are there.
     pub(super) fn total_lifted(&self, work: &mut Work, at: usize, present: &[f32; BLOCK], bits: u16) {
         let (n, step) = (self.queries(), work.sizes.queries * BLOCK);
-        let Work {
-            roots, scores: [_, max, sum], reference, needle, stand_out, mass, sigma, lifted: Some(lifted), ..
-        } = work
+        let Work { roots, scores: [_, max, sum], reference, needle, shares, mass, sigma, lifted: Some(lifted), .. } =
+            work
         else {
             return;
         };
         let block = self.cells.root(at);
-        let shared = Shared { reference, needle, stand_out: *stand_out };
+        let shared = Shared { reference, needle, stand_out: shares.stand_out };
         self.isa.run(TotalBiased {
             scores: &roots[at * step..][..step],
             children: children(&block, 1, present, bits),

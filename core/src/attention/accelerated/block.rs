@@ -9,7 +9,9 @@ use crate::cells::{BLOCK, Cells, Matrix, ROOT, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Tensor};
 use crate::simd::Isa;
-use crate::simd::block::{AddUp, Along, ByChild, Forms, Listing, Raise, RoundQuery, TOGETHER, words};
+use crate::simd::block::{
+    AddUp, Along, ByChild, Forms, Listing, RAISE, Raise, RoundQuery, Shares, Slot, TOGETHER, Thresholds, words,
+};
 use crate::simd::tile::{PANEL, Span};
 
 /// Most queries of a block.
@@ -46,11 +48,10 @@ impl Sizes {
         let block = if block > PANEL { block / PANEL * PANEL } else { block };
         let few = rows <= FEW;
         let stride = dim_v.next_multiple_of(16);
-        let queries = group * block.min(if few { FEW } else { usize::MAX });
         (
             block,
             Sizes {
-                queries,
+                queries: group * if few { block.min(rows.max(1)) } else { block },
                 dim_k,
                 dim_v,
                 q_stride: dim_k.next_multiple_of(BLOCK),
@@ -64,6 +65,11 @@ impl Sizes {
     /// Rows of opened cells that are kept together: of a few, those of all cells of a node.
     fn opened(&self) -> usize {
         if self.few { BLOCK * self.queries } else { self.queries }
+    }
+
+    /// Nodes of a root block for each of a few queries.
+    fn slots(&self) -> usize {
+        if self.few { BLOCK * self.queries } else { 0 }
     }
 
     /// Scores of all nodes.
@@ -137,10 +143,7 @@ pub(crate) struct Work {
     /// By query: logit that weights are relative to.
     pub(super) reference: Buf<f32>,
     pub(super) needle: Buf<f32>,
-    /// Standard deviations that a cell's farthest key may stand out.
-    pub(super) stand_out: f32,
-    /// What thresholds are, as shares of a row's sum.
-    pub(super) shares: Rule,
+    pub(super) shares: Shares,
     /// Estimated sum of all weights, or what of them was found, where that is more.
     pub(super) total: Buf<f32>,
     /// By level (cells, nodes) and query.
@@ -172,6 +175,9 @@ pub(crate) struct Work {
     pub(super) light: Buf<f32>,
     pub(super) open: Buf<u16>,
     pub(super) lists: [Lists; 2],
+    /// Of a few queries, by node and query: who goes below which node, and scores of its cells.
+    pub(super) slots: Buf<Slot>,
+    pub(super) below: Buf<f32>,
     /// Queries with keys of their own value, and which.
     pub(super) full: Buf<[u16; 2]>,
     pub(super) every: Buf<u16>,
@@ -226,6 +232,8 @@ impl Work {
         Buf::<u16>::plan(plan, n);
         Lists::plan(plan, n);
         Lists::plan(plan, n);
+        Buf::<Slot>::plan(plan, s.slots());
+        Buf::<f32>::plan(plan, s.slots() * BLOCK);
         Buf::<[u16; 2]>::plan(plan, s.opened());
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
@@ -263,8 +271,7 @@ impl Work {
             sums: f(n * s.stride)?,
             reference: f(n)?,
             needle: f(n)?,
-            stand_out: 0.0,
-            shares: Rule::new(0.0, false),
+            shares: Shares::default(),
             total: f(n)?,
             mass: [f(n)?, f(n)?],
             sigma: [f(n)?, f(n)?],
@@ -284,6 +291,8 @@ impl Work {
             light: f(n)?,
             open: list(n)?,
             lists: [Lists::new(memory, n)?, Lists::new(memory, n)?],
+            slots: Buf::filled(memory, s.slots(), Slot::default())?,
+            below: f(s.slots() * BLOCK)?,
             full: Buf::filled(memory, s.opened(), [0; 2])?,
             every,
             sample: Buf::with_capacity(memory, n.div_ceil(SAMPLED))?,
@@ -518,11 +527,10 @@ impl RowBlock<'_> {
     /// Thresholds of every row under a rule, for `usable` segments.
     pub(super) fn set_limits(&self, work: &mut Work, rule: &Rule, usable: usize) {
         let needle = rule.needle.min(rule.outstanding / (usable * SEGMENT) as f32);
-        work.shares = Rule { needle, ..*rule };
-        work.stand_out = rule.stand_out_for(needle);
-        for i in 0..self.queries() {
-            work.set_limits(i);
-        }
+        let &Rule { cell, node, fine, coarse, .. } = rule;
+        work.shares = Shares { needle, mass: [cell, node], fine, coarse, stand_out: rule.stand_out_for(needle) };
+        let mut limits = work.limits();
+        (0..self.queries()).for_each(|i| limits.set(i));
     }
 
     /// After the cells of node `lane` of a root block: thresholds of the rows that opened it and found more in all than they
@@ -532,7 +540,8 @@ impl RowBlock<'_> {
         let rows = lists[1].of(lane).0;
         let raise = Raise { rows, exact, dense: dense_sum, total, factor: RAISE, raised: settled };
         for at in 0..self.isa.run(raise) {
-            work.set_limits(work.settled[at] as usize);
+            let i = work.settled[at] as usize;
+            work.limits().set(i);
         }
     }
 }
@@ -554,25 +563,27 @@ pub(super) const DEVIATION: f32 = 0.288_675_13;
 /// Logits beyond, whose squares leave f32, are not estimated.
 const LARGEST: f32 = 1e18;
 
-/// Sums that grow by less are left as they are.
-const RAISE: f32 = 1.125;
-
 impl Work {
     /// Work memory of the dense kernels.
     pub(crate) fn dense(&mut self) -> &mut exact::Work {
         &mut self.dense
     }
 
-    /// Thresholds of query `i`, from its sum.
-    fn set_limits(&mut self, i: usize) {
-        let (total, shares) = (self.total[i], &self.shares);
-        self.needle[i] = self.reference[i] + libm::log2f(total * shares.needle);
-        self.along[i].needle = self.needle[i];
-        self.along[i].far = self.stand_out * self.sigma[0][i];
-        self.mass[0][i] = total * shares.cell;
-        self.mass[1][i] = total * shares.node;
-        self.fine[i] = total * shares.fine;
-        self.coarse[i] = total * shares.coarse;
+    /// Thresholds by query.
+    pub(super) fn limits(&mut self) -> Thresholds<'_> {
+        let [cells, nodes] = &mut self.mass;
+        Thresholds {
+            shares: self.shares,
+            reference: &self.reference,
+            dense: &self.dense_sum,
+            sigma: &self.sigma[0],
+            total: &mut self.total,
+            needle: &mut self.needle,
+            mass: [cells, nodes],
+            fine: &mut self.fine,
+            coarse: &mut self.coarse,
+            along: &mut self.along,
+        }
     }
 }
 

@@ -1,10 +1,23 @@
 //! What attending by cells costs, in query-key pairs of the dense kernels: measured at 64 elements a key and value, where
 //! products grow with them and the rest does not.
 
+use super::walk::Done;
+use crate::cells::{NODES, SEGMENT};
+
 /// Dimensions as costs see them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     small: f64,
+}
+
+/// What a few rows pay for a walk over so many segments, as a share of exact attention to them: measured at 64 elements in f16,
+/// where both grow with the elements. Exactly, all rows of a group read keys and values once.
+pub(super) fn of_few(queries: usize, segments: usize, done: &Done) -> f64 {
+    let exactly = (segments * SEGMENT) as f64 * (0.7 + 0.3 * queries as f64);
+    let Done { nodes, cells, sifted } = *done;
+    let listed = 15.0 * nodes as f64 + 30.0 * cells as f64 + 3.0 * sifted as f64;
+    let always = 850.0 + 6.0 * (segments * NODES * queries) as f64;
+    (always + listed) / exactly
 }
 
 impl Cost {

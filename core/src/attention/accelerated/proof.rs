@@ -206,7 +206,7 @@ impl RowBlock<'_> {
         let Some(means) = self.cells.cell_keys(node) else { return };
         let block = self.cells.node(node);
         let softcap = self.head.softcap * core::f32::consts::LOG2_E;
-        let Work { sizes, q, scores, every, sample: few, reference, needle, stand_out, mass, sigma, .. } = work;
+        let Work { sizes, q, scores, every, sample: few, reference, needle, shares, mass, sigma, .. } = work;
         let Work { centers, sure, open, lists, codes, along, evidence: Some(Evidence { columns, radii, .. }), .. } =
             work
         else {
@@ -220,7 +220,7 @@ impl RowBlock<'_> {
             centers: &centers[0],
             rows,
             children: children(&block, 0, &[1.0; BLOCK], 0xffff),
-            limits: self.limits(&Shared { reference, needle, stand_out: *stand_out }, 0, &mass[0], &sigma[0]),
+            limits: self.limits(&Shared { reference, needle, stand_out: shares.stand_out }, 0, &mass[0], &sigma[0]),
             weights: &mut scores[0],
             open,
             sure: &mut sure[0],

@@ -5,8 +5,8 @@ use super::bias::Lifted;
 use super::block::{DEVIATION, Listed, RowBlock, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
 use crate::simd::block::{
-    AddValues, Bytes, Children, Choose, ChooseBiased, Coded, Doubt, Fetch, FetchSome, LOWEST, Limits, Many, Matrix,
-    OfCells, Opened, Scores, ScoresAt, Settle, Sift, SiftAll, Total,
+    AddValues, Bytes, Children, Choose, ChooseBiased, Coded, Doubt, Fetch, FetchSome, FewRows, LOWEST, Limits, Many,
+    Matrix, OfCells, Opened, Scores, ScoresAt, Settle, Sift, SiftAll, Sums, Thresholds, Total,
 };
 
 /// Keys of a cell and of a node, in powers of two.
@@ -87,7 +87,7 @@ impl RowBlock<'_> {
                 self.total_lifted(work, at, &present, bits);
                 continue;
             }
-            let shared = Shared { reference: &work.reference, needle: &work.needle, stand_out: work.stand_out };
+            let shared = Shared { reference: &work.reference, needle: &work.needle, stand_out: work.shares.stand_out };
             let [_, max, sum] = &mut work.scores;
             self.isa.run(Total {
                 scores: roots,
@@ -131,6 +131,7 @@ impl RowBlock<'_> {
     /// The same for all rows or the sample.
     pub(super) fn descend(&self, work: &mut Work, sample: bool, doubtful: bool, watch: &mut Option<Watch<'_>>) -> Done {
         let n = self.queries();
+        let apart = self.goes_apart(work) && !sample;
         let mut done = Done::default();
         for at in (0..self.cells.segments().div_ceil(ROOT)).rev() {
             let (present, bits) = self.present(work, at);
@@ -140,28 +141,10 @@ impl RowBlock<'_> {
             let block = self.cells.root(at);
             let listed = if sample { Listed::Sample } else { Listed::All };
             let whole = self.choose(work, &block, at, listed, &present, bits);
-            let coords = self.cells.coords();
-            if self.is_few(work) {
-                let len = &work.lists[1].len;
-                self.ahead(coords.nodes_of(at), len);
-                for lane in (0..BLOCK).filter(|&lane| work.lists[1].len[lane] > 0) {
-                    let node = self.cells.node(at * BLOCK + lane);
-                    self.isa.run(Fetch::of(node.spread));
-                    self.isa.run(Fetch::of(node.reach));
-                }
-            }
-            for lane in 0..BLOCK {
-                if work.lists[1].len[lane] > 0 {
-                    done.sifted += work.lists[1].len[lane] as u64;
-                    let node = at * BLOCK + lane;
-                    let reach = self.cells.node(node).reach;
-                    let n = self.sift(work, lane, coords.node(node), reach, whole);
-                    work.lists[1].len[lane] = n;
-                    done.nodes += n as u64;
-                    if n > 0 {
-                        self.node(work, node, lane, doubtful, &mut done, watch);
-                    }
-                }
+            if apart {
+                self.few_rows(work, at, doubtful, &mut done, watch);
+            } else {
+                self.nodes(work, at, whole, doubtful, &mut done, watch);
             }
             if doubtful && work.is_lifted() {
                 self.doubt_lifted(work, &block, at, listed);
@@ -175,6 +158,96 @@ impl RowBlock<'_> {
             self.isa.run(AddValues { p: &scores[1], values: block.values, rows, out: sums, total, lean });
         }
         done
+    }
+
+    /// Whether rows go down by themselves and not in lists.
+    fn goes_apart(&self, work: &Work) -> bool {
+        self.is_few(work) && !work.is_lifted()
+    }
+
+    /// The nodes of root block `at`, one after the other, for the rows that list them; `whole` as `choose` returned it.
+    fn nodes(
+        &self,
+        work: &mut Work,
+        at: usize,
+        whole: Option<usize>,
+        doubtful: bool,
+        done: &mut Done,
+        watch: &mut Option<Watch<'_>>,
+    ) {
+        if self.is_few(work) {
+            self.ahead(self.cells.coords().nodes_of(at), &work.lists[1].len);
+        }
+        for lane in 0..BLOCK {
+            if work.lists[1].len[lane] > 0 {
+                done.sifted += work.lists[1].len[lane] as u64;
+                let node = at * BLOCK + lane;
+                let reach = self.cells.node(node).reach;
+                let n = self.sift(work, lane, self.cells.coords().node(node), reach, whole);
+                work.lists[1].len[lane] = n;
+                done.nodes += n as u64;
+                if n > 0 {
+                    self.node(work, node, lane, doubtful, done, watch);
+                }
+            }
+        }
+    }
+
+    /// The same for a few rows, all nodes at once.
+    fn few_rows(&self, work: &mut Work, at: usize, doubtful: bool, done: &mut Done, watch: &mut Option<Watch<'_>>) {
+        let n = self.queries();
+        let step = work.sizes.queries * BLOCK;
+        let Work { sizes, q, codes, along, roots, open, sure, shares, reference, dense_sum, total, needle, .. } = work;
+        let Work { mass: [cells, nodes], sigma, fine, coarse, exact, estimated, light, lost, lean, doubt, .. } = work;
+        let Work { sums, slots, below, scores: [_, weights, of_cells], .. } = work;
+        let count = self.isa.run(FewRows {
+            below: self.cells.below(at),
+            keys: &self.head.k,
+            values: &self.head.v,
+            q: Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k },
+            codes,
+            softcap: self.head.softcap * core::f32::consts::LOG2_E,
+            tight: DEVIATION * libm::sqrtf(sizes.dim_k as f32),
+            centers: &roots[at * step..],
+            nodes: weights,
+            open: &open[..n],
+            sure: &sure[1],
+            limits: Thresholds {
+                shares: *shares,
+                reference,
+                dense: dense_sum,
+                sigma: &sigma[0],
+                total,
+                needle,
+                mass: [cells, nodes],
+                fine,
+                coarse,
+                along,
+            },
+            sums: Sums {
+                exact,
+                estimated,
+                light,
+                lost,
+                lean: &mut lean[0],
+                doubt: doubtful.then_some(&mut **doubt),
+                out: sums,
+                stride: sizes.stride,
+            },
+            slots,
+            scores: below,
+            weights: of_cells,
+        });
+        done.nodes += count.nodes as u64;
+        done.sifted += count.sifted as u64;
+        done.cells += count.cells as u64;
+        if let Some(watch) = watch {
+            for slot in &slots[..count.nodes] {
+                for leaf in (0..BLOCK).filter(|leaf| slot.opened >> leaf & 1 != 0) {
+                    watch(slot.query, self.cells.keys_of(at * BLOCK + slot.lane as usize, leaf));
+                }
+            }
+        }
     }
 
     /// Root block `at` itself, where a list takes its scores from `roots` as they lie. Where biases are added, and for the
@@ -212,6 +285,7 @@ impl RowBlock<'_> {
         bits: u16,
     ) -> Option<usize> {
         let step = work.sizes.queries * BLOCK;
+        let apart = self.goes_apart(work) && matches!(listed, Listed::All);
         let whole = match listed {
             Listed::Child(lane) => {
                 if work.is_lifted() {
@@ -228,7 +302,7 @@ impl RowBlock<'_> {
             sample,
             reference,
             needle,
-            stand_out,
+            shares,
             mass,
             sigma,
             centers,
@@ -246,7 +320,7 @@ impl RowBlock<'_> {
             Listed::Sample => (1, &**sample, nodes),
         };
         let children = children(block, level, present, bits);
-        let shared = Shared { reference, needle, stand_out: *stand_out };
+        let shared = Shared { reference, needle, stand_out: shares.stand_out };
         let limits = self.limits(&shared, level, &mass[level], &sigma[level]);
         let (weights, sure) = (&mut scores[level], &mut sure[level]);
         let centers = &mut centers[level];
@@ -259,7 +333,9 @@ impl RowBlock<'_> {
                 self.isa.run(ChooseBiased { centers, rows, children, limits, lifts, by_query, weights, open, sure });
             }
         }
-        below.fill(self.isa, rows, &open[..rows.len()], every);
+        if !apart {
+            below.fill(self.isa, rows, &open[..rows.len()], every);
+        }
         whole
     }
 
@@ -379,6 +455,7 @@ impl RowBlock<'_> {
         let Work { sizes, q, scores: [mass, _, scores], lists: [cells, _], reference, fine, exact, .. } = work;
         let Work { light, lost, sums, full, keys, room, lifted, .. } = work;
         let lifts = lifted.as_ref().filter(|l| l.on()).map(Lifted::cells);
+        let biases = self.biases().zip(lifts);
         done.cells += self.isa.run(Opened {
             keys: &self.head.k,
             values: &self.head.v,
@@ -387,7 +464,7 @@ impl RowBlock<'_> {
             lists: cells.listing(),
             few,
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
-            biases: self.biases().zip(lifts),
+            biases: biases.as_ref(),
             reference,
             fine,
             sum: exact,

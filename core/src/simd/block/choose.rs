@@ -60,6 +60,38 @@ pub(super) fn center<S: Simd>(s: S, x: S::V, sigma: S::V, cap: f32) -> (S::V, S:
     (x, sigma)
 }
 
+/// What one query asks of children, in every lane.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<V> {
+    /// Standard deviation of a logit per unit of spread, and what the farthest key may stand out per unit of reach.
+    pub(super) root: V,
+    pub(super) far: V,
+    /// Added to a mean's logit: half of the keys, relative to the query's reference.
+    pub(super) shift: V,
+    pub(super) needle: V,
+    pub(super) mass: V,
+}
+
+/// Estimated weights of a vector of children, from the scores of their means, with bits of those that are too light to be opened
+/// for their mass, and of those whose farthest key is no needle.
+#[inline(always)]
+pub(super) fn judge<S: Simd>(
+    s: S,
+    raw: S::V,
+    reach: S::V,
+    spread: S::V,
+    of: Asked<S::V>,
+    cap: f32,
+) -> (S::V, u32, u32) {
+    let best = capped(s, s.fma(reach, of.far, raw), cap);
+    let (x, sigma) = center(s, raw, s.mul(spread, of.root), cap);
+    let sigma = s.min(sigma, s.splat(SPREAD));
+    let w = s.mul(s.exp2(s.min(s.add(x, of.shift), s.splat(MOST))), twice_cosh(s, sigma));
+    // The spread in natural units, as a share of the weight that may be wrong.
+    let wrong = s.mul(w, s.min(s.mul(sigma, s.splat(core::f32::consts::LN_2)), s.splat(1.0)));
+    (w, s.lt_bits(wrong, of.mass), s.lt_bits(best, of.needle))
+}
+
 /// Which children each row of a list may have to open, as bits, and which of them for their mass; estimated weights of all.
 pub(crate) struct Choose<'a> {
     /// Scores of the children's means, `[place][BLOCK]`.
@@ -89,26 +121,23 @@ impl Task for Choose<'_> {
         let cap = limits.softcap;
         for i in 0..n {
             let q = rows[i] as usize;
-            let root = s.splat(limits.sigma[q]);
-            let far = s.splat(limits.sigma[q] * limits.stand_out);
-            let shift = s.splat(count - limits.reference[q]);
-            let (needle, mass) = (s.splat(limits.needle[q]), s.splat(limits.mass[q]));
+            let asked = Asked {
+                root: s.splat(limits.sigma[q]),
+                far: s.splat(limits.sigma[q] * limits.stand_out),
+                shift: s.splat(count - limits.reference[q]),
+                needle: s.splat(limits.needle[q]),
+                mass: s.splat(limits.mass[q]),
+            };
             let (mut light, mut far_off, mut c) = (0, 0, 0);
             while c < BLOCK {
                 // SAFETY: vector c of rows of BLOCK numbers that are inside.
                 unsafe {
                     let raw = s.load(centers.as_ptr().add(i * BLOCK + c));
-                    let best = capped(s, s.fma(s.load(children.reach.as_ptr().add(c)), far, raw), cap);
-                    let sigma = s.mul(s.load(children.spread.as_ptr().add(c)), root);
-                    let (x, sigma) = center(s, raw, sigma, cap);
-                    let sigma = s.min(sigma, s.splat(SPREAD));
-                    let x = s.add(x, shift);
-                    let most = s.splat(MOST);
-                    let w = s.mul(s.exp2(s.min(x, most)), twice_cosh(s, sigma));
-                    // The spread in natural units, as a share of the weight that may be wrong.
-                    let wrong = s.mul(w, s.min(s.mul(sigma, s.splat(core::f32::consts::LN_2)), s.splat(1.0)));
-                    light |= s.lt_bits(wrong, mass) << c;
-                    far_off |= s.lt_bits(best, needle) << c;
+                    let reach = s.load(children.reach.as_ptr().add(c));
+                    let spread = s.load(children.spread.as_ptr().add(c));
+                    let (w, is_light, is_far_off) = judge(s, raw, reach, spread, asked, cap);
+                    light |= is_light << c;
+                    far_off |= is_far_off << c;
                     let at = weights.as_mut_ptr().add(i * BLOCK + c);
                     s.store(at, s.mul(w, s.load(children.present.as_ptr().add(c))));
                 }

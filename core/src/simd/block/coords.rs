@@ -30,7 +30,7 @@ pub(crate) struct Coded<'a> {
     pub(crate) unit: &'a [bf16; BLOCK],
 }
 
-/// The vectors of [`BLOCK`] blocks, or of fewer at the end.
+/// The vectors of several blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Many<'a> {
     /// `[block][words(dim)][BLOCK]`.

@@ -4,7 +4,7 @@
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 //!
 //! `scores` products; `total` sums of weights; `choose` estimates and what is opened for them; `by_child` who opens a child;
-//! `sift` a second look along the coordinates of `coords`; `weigh` exact weights; `opened` all of it for the opened cells of a node; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
+//! `sift` a second look along the coordinates of `coords`; `weigh` exact weights; `opened` all of it for the opened cells of a node; `few_rows` all of it for a few rows, under `thresholds`; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
 
 mod biased;
 #[cfg(all(test, feature = "full"))]
@@ -15,6 +15,9 @@ mod choose;
 mod coords;
 #[cfg(all(test, feature = "full"))]
 mod coords_tests;
+mod few_rows;
+#[cfg(all(test, feature = "full"))]
+mod few_rows_tests;
 mod gather;
 mod opened;
 #[cfg(all(test, feature = "full"))]
@@ -23,6 +26,7 @@ mod scores;
 mod sift;
 #[cfg(all(test, feature = "full"))]
 mod tests;
+mod thresholds;
 mod total;
 mod values;
 mod weigh;
@@ -35,10 +39,12 @@ pub(crate) use bound::{Beyond, Bound, Opening, Proofs};
 pub(crate) use by_child::{ByChild, TOGETHER};
 pub(crate) use choose::{Children, Choose, Doubt, Limits};
 pub(crate) use coords::{Along, Bytes, Coded, Encode, Many, RoundQuery, words};
+pub(crate) use few_rows::{Below, FewRows, Slot, Sums};
 pub(crate) use gather::{Fetch, FetchSome, Gather, Gram, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use opened::Opened;
 pub(crate) use scores::{Forms, Scores};
 pub(crate) use sift::{Listing, OfCells, Sift, SiftAll};
+pub(crate) use thresholds::{RAISE, Shares, Thresholds};
 pub(crate) use total::{AddUp, LOWEST, Raise, Total};
 pub(crate) use values::{AddKeys, AddScaled, AddValues, Settle};
 pub(crate) use weigh::Weigh;

@@ -24,8 +24,9 @@ pub(crate) struct Opened<'a> {
     /// is too short.
     pub(crate) few: bool,
     pub(crate) softcap: f32,
-    /// Biases, and what those of the cells come to, by place.
-    pub(crate) biases: Option<(Biases<'a>, Lifts<'a>)>,
+    /// Biases, and what those of the cells come to, by place. Where they lie: what is not there is not even copied, and nothing
+    /// hangs on bytes that nobody wrote.
+    pub(crate) biases: Option<&'a (Biases<'a>, Lifts<'a>)>,
     /// By query.
     pub(crate) reference: &'a [f32],
     pub(crate) fine: &'a [f32],
@@ -81,7 +82,7 @@ impl Task for Opened<'_> {
                 Scores { block: Stored::F32(block), q, rows, out: scores }.run(s);
             }
             let mut cap = softcap;
-            if let Some((biases, cells)) = biases {
+            if let Some(&(biases, cells)) = biases {
                 AddBiases { biases, scores, rows, ids, places, cells, lane, softcap }.run(s);
                 cap = 0.0;
             }

@@ -86,7 +86,14 @@ impl Task for Weigh<'_> {
 /// # Safety
 /// `BLOCK` numbers at both addresses.
 #[inline(always)]
-unsafe fn weigh<S: Simd>(s: S, at: *mut f32, to: *mut f32, shift: f32, limit: f32, cap: f32) -> (S::V, u32, bool) {
+pub(super) unsafe fn weigh<S: Simd>(
+    s: S,
+    at: *mut f32,
+    to: *mut f32,
+    shift: f32,
+    limit: f32,
+    cap: f32,
+) -> (S::V, u32, bool) {
     let all = if S::LANES == 16 { 0xffff } else { (1 << S::LANES) - 1 };
     let (shift, limit) = (s.splat(shift), s.splat(limit));
     let mut total = s.splat(0.0);

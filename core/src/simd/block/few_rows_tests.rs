@@ -1,0 +1,406 @@
+//! A root block for a few rows beside a twin that follows the rules one row, cell and key at a time in f64.
+
+use super::few_rows::Count;
+use super::tests::{cap, close, first, isas, noise};
+use super::*;
+use crate::math::hash;
+use crate::mem::Rows;
+use crate::simd::Isa;
+use half::bf16;
+use std::vec;
+use std::vec::Vec;
+
+/// Nodes of the root block.
+const NODES: usize = 7;
+const CELLS: usize = NODES * BLOCK;
+const KEYS: usize = 300;
+
+/// Coordinates of the vectors of many blocks.
+struct Table {
+    words: Vec<u32>,
+    unit: Vec<[bf16; BLOCK]>,
+    each: usize,
+}
+
+impl Table {
+    fn new(blocks: usize, dim: usize, seed: u64) -> Table {
+        let each = words(dim) * BLOCK;
+        let mut table = Table { words: vec![0; blocks * each], unit: vec![[bf16::ZERO; BLOCK]; blocks], each };
+        for (block, unit) in table.unit.iter_mut().enumerate() {
+            let rows = noise(BLOCK * dim, seed + block as u64);
+            let words = &mut table.words[block * each..][..each];
+            Isa::Scalar.run(Encode { rows: &rows, stride: dim, dim, words, unit });
+        }
+        table
+    }
+
+    fn many(&self) -> Many<'_> {
+        Many { words: &self.words, each: self.each, unit: &self.unit }
+    }
+}
+
+/// A root block with its rows.
+struct Case {
+    dim: usize,
+    cols: usize,
+    queries: usize,
+    softcap: f32,
+    nodes: Table,
+    cells: Table,
+    spread: Vec<f32>,
+    reach: Vec<f32>,
+    value_spread: Vec<f32>,
+    means: Vec<f16>,
+    ids: Vec<u32>,
+    keys: Vec<f16>,
+    values: Vec<f16>,
+    q: Vec<f32>,
+    codes: Vec<i32>,
+    along: Vec<Along>,
+    centers: Vec<f32>,
+    open: Vec<u16>,
+    sure: Vec<u16>,
+    reference: Vec<f32>,
+    fine: Vec<f32>,
+    coarse: Vec<f32>,
+    mass: Vec<f32>,
+    sigma: Vec<f32>,
+    total: Vec<f32>,
+    shares: Shares,
+}
+
+/// What comes out, `[query]..`, and what is compared with it.
+struct Outcome {
+    exact: Vec<f64>,
+    estimated: Vec<f64>,
+    light: Vec<f64>,
+    lean: Vec<f64>,
+    doubt: Vec<f64>,
+    out: Vec<f64>,
+    nodes: Vec<f64>,
+    count: Count,
+    opened: Vec<(u16, u16, u16)>,
+}
+
+/// Less spread than so many steps: scored by a key.
+const TIGHT: f32 = 1.0;
+
+impl Case {
+    fn new(dim: usize, cols: usize, queries: usize, softcap: f32, seed: u64) -> Case {
+        let half = |n: usize, seed: u64| noise(n, seed).iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>();
+        let size = |n: usize, seed: u64, low: f32, high: f32| -> Vec<f32> {
+            noise(n, seed).iter().map(|x| low + (high - low) * (0.5 * x + 0.5)).collect()
+        };
+        let (q_stride, len) = (dim.next_multiple_of(BLOCK), 2 * words(dim));
+        let (mut q, mut codes) = (vec![0.0; queries * q_stride], vec![0; queries * len]);
+        let mut along = vec![Along::default(); queries];
+        for (r, x) in noise(queries * dim, seed + 1).chunks(dim).enumerate() {
+            q[r * q_stride..][..dim].copy_from_slice(x);
+            let (unit, sum, lost) = Isa::Scalar.run(RoundQuery { x, out: &mut codes[r * len..][..len] });
+            along[r] = Along { slack: 0.2, far: 0.9, needle: 1.9, ..Along::new(unit, sum, lost) };
+        }
+        let bits = |seed: u64| (0..queries as u64).map(move |r| hash(seed, r) as u16 & ((1 << NODES) - 1));
+        let mut spread = size(CELLS, seed + 2, 0.3, 0.6);
+        // Some cells whose keys lie together: less than a step, which is about 2 / 15.
+        spread.iter_mut().step_by(9).for_each(|x| *x = 0.01);
+        Case {
+            dim,
+            cols,
+            queries,
+            softcap,
+            nodes: Table::new(NODES, dim, seed + 100),
+            cells: Table::new(CELLS, dim, seed + 200),
+            spread,
+            reach: size(CELLS, seed + 3, 0.6, 1.0),
+            value_spread: size(CELLS, seed + 4, 0.5, 1.0),
+            means: half(CELLS * cols.next_multiple_of(16), seed + 5),
+            ids: (0..CELLS * BLOCK).map(|j| (hash(seed + 6, j as u64) % KEYS as u64) as u32).collect(),
+            keys: half(KEYS * dim, seed + 7),
+            values: half(KEYS * cols, seed + 8),
+            q,
+            codes,
+            along,
+            centers: noise(queries * BLOCK, seed + 9),
+            open: bits(seed + 10).map(|bits| bits | 0x53).collect(),
+            sure: bits(seed + 11).zip(bits(seed + 12)).map(|(a, b)| a & b & 0x11).collect(),
+            reference: noise(queries, seed + 13),
+            fine: size(queries, seed + 14, 0.5, 1.0),
+            coarse: size(queries, seed + 15, 20.0, 60.0),
+            mass: size(queries, seed + 16, 8.0, 14.0),
+            sigma: size(queries, seed + 17, 0.5, 1.0),
+            total: vec![1e9; queries],
+            shares: Shares { needle: 0.5, mass: [1.0, 1.0], fine: 0.1, coarse: 0.5, stand_out: 0.5 },
+        }
+    }
+
+    /// `a < b`, where nothing turns on how they are rounded.
+    fn less(a: f64, b: f64) -> bool {
+        assert!((a - b).abs() > 1e-5 * a.abs().max(b.abs()), "too near to be decided: {a} and {b}");
+        a < b
+    }
+
+    /// Product of a query as its bytes say and vector `j` of a block, and the vector's step.
+    fn product(&self, r: usize, table: &Table, block: usize, j: usize) -> (f64, f64) {
+        let (len, coded) = (2 * words(self.dim), table.many().block(block));
+        let byte = |k: usize| f64::from((self.codes[r * len + k / 4] >> (k % 4 * 8)) as i8);
+        let sum: f64 = (0..self.dim).map(|k| byte(k) * f64::from(coded.decode(k, j))).sum();
+        (sum * f64::from(self.along[r].unit), f64::from(table.unit[block][j].to_f32()))
+    }
+
+    fn score(&self, r: usize, id: u32) -> f64 {
+        let (q, k) = (&self.q[r * self.dim.next_multiple_of(BLOCK)..], &self.keys[id as usize * self.dim..]);
+        (0..self.dim).map(|i| f64::from(q[i]) * f64::from(k[i].to_f32())).sum()
+    }
+
+    fn twin(&self) -> Outcome {
+        let stride = self.cols.next_multiple_of(16);
+        let per_query = || vec![0.0; self.queries * BLOCK];
+        let mut o = Outcome {
+            exact: per_query(),
+            estimated: per_query(),
+            light: vec![0.0; self.queries],
+            lean: per_query(),
+            doubt: per_query(),
+            out: vec![0.0; self.queries * stride],
+            nodes: vec![-1.0; self.queries * BLOCK],
+            count: Count::default(),
+            opened: vec![],
+        };
+        let capped = |x: f64| cap(x, self.softcap);
+        for lane in 0..NODES {
+            for r in (0..self.queries).filter(|&r| self.open[r] >> lane & 1 != 0) {
+                o.count.sifted += 1;
+                let a = &self.along[r];
+                let [slack, far, needle] = [a.slack, a.far, a.needle].map(f64::from);
+                let reference = f64::from(self.reference[r]);
+                let center = f64::from(self.centers[r * BLOCK + lane]);
+                let (mut x, mut pass) = ([0.0; BLOCK], self.sure[r] >> lane & 1 != 0);
+                for leaf in 0..BLOCK {
+                    let cell = lane * BLOCK + leaf;
+                    let (dot, unit) = self.product(r, &self.nodes, lane, leaf);
+                    let most = center + dot + slack * unit + f64::from(self.reach[cell]) * far;
+                    pass |= !Case::less(capped(most), needle);
+                    let tight = f64::from(self.spread[cell]) < unit * f64::from(TIGHT);
+                    x[leaf] = if tight { self.score(r, self.ids[cell * BLOCK]) } else { center + dot };
+                }
+                if !pass {
+                    continue;
+                }
+                o.count.nodes += 1;
+                let (mut weights, mut opened) = ([0.0; BLOCK], 0);
+                for leaf in 0..BLOCK {
+                    let cell = lane * BLOCK + leaf;
+                    let ids = &self.ids[cell * BLOCK..][..BLOCK];
+                    // By the node: a cell's weight is that of its mean, spread as the head spreads.
+                    let raw = f64::from(self.spread[cell]) * f64::from(self.sigma[r]);
+                    let slope = capped(x[leaf]) / f64::from(self.softcap);
+                    let sigma = if self.softcap > 0.0 { raw * (1.0 - slope * slope) } else { raw };
+                    let v = sigma * core::f64::consts::LN_2;
+                    let series = 2.0 + v * v + v.powi(4) / 12.0 + v.powi(6) / 360.0;
+                    weights[leaf] = (capped(x[leaf]) + 3.0 - reference).exp2() * series;
+                    let sure = !Case::less(weights[leaf] * v.min(1.0), f64::from(self.mass[r]));
+                    let best = capped(x[leaf] + f64::from(self.reach[cell]) * far);
+                    if !sure && Case::less(best, needle) {
+                        continue;
+                    }
+                    // By the coordinates of its keys.
+                    o.count.sifted += 1;
+                    let mut open = sure;
+                    weights[leaf] = 0.0;
+                    for j in 0..BLOCK {
+                        let (dot, unit) = self.product(r, &self.cells, cell, j);
+                        weights[leaf] += (capped(x[leaf] + dot) - reference).exp2();
+                        open |= !Case::less(capped(x[leaf] + dot + slack * unit), needle);
+                    }
+                    if !open {
+                        continue;
+                    }
+                    // Exactly.
+                    o.count.cells += 1;
+                    opened |= 1 << leaf;
+                    weights[leaf] = 0.0;
+                    for (j, &id) in ids.iter().enumerate() {
+                        let w = (capped(self.score(r, id)) - reference).exp2();
+                        o.exact[r * BLOCK + j] += w;
+                        if Case::less(w, f64::from(self.fine[r])) {
+                            weights[leaf] += w;
+                            continue;
+                        }
+                        let value = &self.values[id as usize * self.cols..][..self.cols];
+                        let out = o.out[r * stride..][..self.cols].iter_mut();
+                        out.zip(value).for_each(|(out, v)| *out += w * f64::from(v.to_f32()));
+                    }
+                    o.light[r] += weights[leaf];
+                }
+                o.opened.push((r as u16, lane as u16, opened));
+                let sum: f64 = weights.iter().sum();
+                let small = Case::less(sum, f64::from(self.coarse[r]));
+                o.nodes[r * BLOCK + lane] = if small { sum } else { 0.0 };
+                if !small {
+                    o.estimated[r * BLOCK + lane] += sum;
+                }
+                for leaf in 0..BLOCK {
+                    let (cell, w) = (lane * BLOCK + leaf, weights[leaf]);
+                    let spread = f64::from(self.spread[cell]);
+                    let v = (spread * f64::from(self.sigma[r]) * core::f64::consts::LN_2).powi(2).min(4.0);
+                    let grown = v * (1.0 + v * (0.5 + v / 6.0));
+                    o.doubt[r * BLOCK + leaf] += w * w * grown * f64::from(self.value_spread[cell]) / BLOCK as f64;
+                    if !small {
+                        o.lean[r * BLOCK + leaf] += spread * spread * w;
+                        let mean = &self.means[cell * stride..][..stride];
+                        let out = o.out[r * stride..][..stride].iter_mut();
+                        out.zip(mean).for_each(|(out, v)| *out += w * f64::from(v.to_f32()));
+                    }
+                }
+            }
+        }
+        o
+    }
+
+    /// The kernel, and the sums that thresholds came from in the end.
+    fn run(&self, isa: Isa) -> (Outcome, Vec<f32>, Vec<Along>) {
+        let stride = self.cols.next_multiple_of(16);
+        let zeros = |n: usize| vec![0.0f32; n];
+        let (mut exact, mut estimated) = (zeros(self.queries * BLOCK), zeros(self.queries * BLOCK));
+        let (mut lean, mut doubt) = (zeros(self.queries * BLOCK), zeros(self.queries * BLOCK));
+        let (mut light, mut lost) = (zeros(self.queries), vec![false; self.queries]);
+        let (mut out, mut nodes) = (zeros(self.queries * stride), vec![-1.0; self.queries * BLOCK]);
+        let slots = self.queries * BLOCK;
+        let (mut who, mut scores, mut weights) =
+            (vec![Slot::default(); slots], zeros(slots * BLOCK), zeros(slots * BLOCK));
+        let (mut total, mut along) = (self.total.clone(), self.along.clone());
+        let mut needle: Vec<f32> = along.iter().map(|a| a.needle).collect();
+        let (mut mass, mut fine, mut coarse) =
+            ([self.mass.clone(), self.mass.clone()], self.fine.clone(), self.coarse.clone());
+        let [cells, of_nodes] = &mut mass;
+        let count = isa.run(FewRows {
+            below: Below {
+                nodes: self.nodes.many(),
+                cells: self.cells.many(),
+                spread: &self.spread,
+                reach: &self.reach,
+                value_spread: &self.value_spread,
+                values: Values { data: Stored::F16(&self.means), stride, cols: self.cols },
+                ids: &self.ids,
+            },
+            keys: &Rows::f16(&self.keys, self.dim).unwrap(),
+            values: &Rows::f16(&self.values, self.cols).unwrap(),
+            q: Matrix { data: &self.q, stride: self.dim.next_multiple_of(BLOCK), cols: self.dim },
+            codes: &self.codes,
+            softcap: self.softcap,
+            tight: TIGHT,
+            centers: &self.centers,
+            nodes: &mut nodes,
+            open: &self.open,
+            sure: &self.sure,
+            limits: Thresholds {
+                shares: self.shares,
+                reference: &self.reference,
+                dense: &vec![0.5; self.queries],
+                sigma: &self.sigma,
+                total: &mut total,
+                needle: &mut needle,
+                mass: [cells, of_nodes],
+                fine: &mut fine,
+                coarse: &mut coarse,
+                along: &mut along,
+            },
+            sums: Sums {
+                exact: &mut exact,
+                estimated: &mut estimated,
+                light: &mut light,
+                lost: &mut lost,
+                lean: &mut lean,
+                doubt: Some(&mut doubt),
+                out: &mut out,
+                stride,
+            },
+            slots: &mut who,
+            scores: &mut scores,
+            weights: &mut weights,
+        });
+        assert!(lost.iter().all(|lost| !lost));
+        let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect();
+        let opened = who[..count.nodes].iter().map(|s| (s.query, s.lane, s.opened)).collect();
+        let [exact, estimated, light, lean, doubt, out, nodes] =
+            [&exact, &estimated, &light, &lean, &doubt, &out, &nodes].map(|x| wide(x));
+        (Outcome { exact, estimated, light, lean, doubt, out, nodes, count, opened }, total, along)
+    }
+}
+
+#[test]
+fn a_few_rows_go_down_as_the_rules_say() {
+    for &(dim, cols) in first(1, &[(12usize, 20usize), (32, 40), (64, 64), (80, 72)]) {
+        for &(queries, softcap) in first(2, &[(1, 0.0), (3, 4.0), (2, 0.0), (5, 0.0)]) {
+            let case = Case::new(dim, cols, queries, softcap, 1700 + (dim + queries) as u64);
+            let want = case.twin();
+            let looked = want.count.sifted;
+            assert!(want.count.cells > 0 && want.count.nodes < looked, "{dim}, {queries}: {:?}", want.count);
+            for isa in isas() {
+                let (have, ..) = case.run(isa);
+                let what = isa.name();
+                assert_eq!(have.count, want.count, "{what}");
+                assert_eq!(have.opened, want.opened, "{what}");
+                for r in 0..queries {
+                    // A row's sums as a whole: parts of them may be small.
+                    let part = r * BLOCK..(r + 1) * BLOCK;
+                    let size = |x: &[f64]| x.iter().fold(1.0f64, |m, x| m.max(x.abs()));
+                    for (have, want) in [
+                        (&have.exact, &want.exact),
+                        (&have.estimated, &want.estimated),
+                        (&have.lean, &want.lean),
+                        (&have.doubt, &want.doubt),
+                        (&have.nodes, &want.nodes),
+                    ] {
+                        for (have, &x) in have[part.clone()].iter().zip(&want[part.clone()]) {
+                            close(*have as f32, x, 20.0 * size(&want[part.clone()]), what);
+                        }
+                    }
+                    close(have.light[r] as f32, want.light[r], 20.0 * want.light[r].max(1.0), what);
+                    let stride = want.out.len() / queries;
+                    let out = &want.out[r * stride..][..cols];
+                    for (have, &x) in have.out[r * stride..].iter().zip(out) {
+                        close(*have as f32, x, 100.0 * size(out), what);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_row_gets_does_not_depend_on_the_rows_it_comes_with() {
+    let (dim, cols, queries) = (32, 40, if cfg!(miri) { 2 } else { 5 });
+    let case = Case::new(dim, cols, queries, 0.0, 900);
+    for isa in isas() {
+        let (all, ..) = case.run(isa);
+        for r in 0..queries {
+            let mut one = Case::new(dim, cols, queries, 0.0, 900);
+            one.open.iter_mut().enumerate().filter(|(i, _)| *i != r).for_each(|(_, open)| *open = 0);
+            let (alone, ..) = one.run(isa);
+            let (stride, part) = (all.out.len() / queries, r * BLOCK..(r + 1) * BLOCK);
+            assert_eq!(alone.out[r * stride..][..stride], all.out[r * stride..][..stride], "{}", isa.name());
+            assert_eq!(alone.exact[part.clone()], all.exact[part.clone()], "{}", isa.name());
+            assert_eq!(alone.nodes[part.clone()], all.nodes[part], "{}", isa.name());
+        }
+    }
+}
+
+#[test]
+fn thresholds_rise_with_what_is_found() {
+    let mut case = Case::new(32, 40, 2, 0.0, 900);
+    let before = case.run(Isa::Scalar).0;
+    // The first row was expected to weigh next to nothing, the second ten times what it finds.
+    let found = |r: usize| before.exact[r * BLOCK..][..BLOCK].iter().sum::<f64>() as f32;
+    case.total = vec![1e-3, 10.0 * found(1)];
+    for isa in isas() {
+        let (after, total, along) = case.run(isa);
+        assert!(total[0] > 1.0 && total[1] == case.total[1], "{}: {total:?}", isa.name());
+        // Of the first batch of nodes everything is found, of the others what still reaches the threshold.
+        assert!(after.count.cells <= before.count.cells);
+        let needle = case.reference[0] + (total[0] * case.shares.needle).log2();
+        assert!((along[0].needle - needle).abs() < 1e-4, "{}: {} and {needle}", isa.name(), along[0].needle);
+        assert!((along[0].far - case.shares.stand_out * case.sigma[0]).abs() < 1e-6);
+        assert_eq!(along[1].needle, case.along[1].needle);
+    }
+}
