@@ -24,9 +24,6 @@ const BLOCK: usize = 128;
 /// Bytes of keys and values from which memory, not arithmetic, decides: caches do not hold them.
 const FAR: usize = 16 << 20;
 
-/// Keys of a block then: short ones keep keys and values two steady streams, which the machine fetches ahead by itself.
-const FAR_BLOCK: usize = 32;
-
 /// Vectors start at multiples of this in a block of scores, whatever the instruction set.
 const ALIGN: usize = 16;
 
@@ -118,7 +115,6 @@ impl Few<'_> {
         let total = head.v.rows();
         let bytes = |r: &Rows<'_>| r.rows().saturating_mul(r.cols() * r.dtype().size());
         let far = bytes(&source).saturating_add(bytes(&head.v)) >= FAR;
-        let block = if far { block.min(FAR_BLOCK) } else { block };
         let mut begin = 0;
         while begin < total {
             let end = (begin + block).min(total);
@@ -167,7 +163,7 @@ impl Few<'_> {
                 weights[r] = weights[r] * alpha[r] + simd::exp2_sum(s, x, factor, maxima[r]);
             }
             let w = Weights { p: &scores[lo..], stride, alpha: &alpha };
-            few::accumulate(s, &values, &w, rows, sums, sizes.value_stride);
+            few::accumulate(s, &values, &w, rows, sums, sizes.value_stride, far);
             begin = end;
         }
     }

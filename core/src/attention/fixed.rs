@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Rows};
 use crate::simd::fixed::{self, Fixed};
 use crate::simd::tile::PANEL;
-use crate::simd::{Simd, norm2, rows};
+use crate::simd::{Simd, norm2, rows, sqrt};
 
 /// Largest norms and units of what was rounded so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,7 +76,7 @@ impl FixedWork {
             if r < rows {
                 rows::widen(s, q, queries.at(r), &mut self.row);
                 self.q_unit[r] = fixed::round_row(&self.row, self.limit, &mut self.rounded);
-                self.queries_worst.add(libm::sqrtf(norm2(s, &self.row)), self.q_unit[r]);
+                self.queries_worst.add(sqrt(s, norm2(s, &self.row)), self.q_unit[r]);
             }
             let panel = &mut self.q[r / PANEL * self.pairs * PANEL..][..self.pairs * PANEL];
             let (pairs, _) = self.rounded.as_chunks::<2>();
@@ -93,7 +93,7 @@ impl FixedWork {
             let Some(row) = keys.row_f32(j) else { continue };
             let to = self.keys[j * self.pairs..][..self.pairs].as_flattened_mut();
             self.key_unit[j] = fixed::round_row(row, self.limit, to);
-            self.keys_worst.add(libm::sqrtf(norm2(s, row)), self.key_unit[j]);
+            self.keys_worst.add(sqrt(s, norm2(s, row)), self.key_unit[j]);
         }
     }
 

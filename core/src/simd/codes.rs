@@ -364,7 +364,7 @@ impl<C: Catch> Task for Sieve<'_, C> {
             product(s, self.panel, &self.keys, lo, hi, vectors, self.room);
             for key in lo..hi {
                 let half = s.splat(self.norm2[key] * self.half);
-                let reach = s.splat(libm::sqrtf(self.norm2[key]));
+                let reach = s.sqrt(s.splat(self.norm2[key]));
                 let mut bits = 0u64;
                 for c in 0..vectors {
                     // SAFETY: vector c of a row of the room, of the limits and of the spreads.

@@ -11,6 +11,43 @@ use crate::mem::{Dtype, Rows};
 /// Keys of a step: scores of up to `STEP - 1` keys beyond the last are written.
 pub(crate) const STEP: usize = 8;
 
+/// Bytes of a matrix that are asked for ahead of their use: into the nearest cache, and from memory. Machines fetch ahead by
+/// themselves within a page only, and keys and values change pages every few steps.
+const NEAR: usize = 2 << 10;
+const FAR: usize = 16 << 10;
+
+/// How far ahead lines are asked for, in elements of a matrix whose rows are `pitch` apart.
+#[derive(Clone, Copy)]
+struct Ahead {
+    near: usize,
+    /// 0 where the matrix is in some cache: then asking costs more than it brings.
+    far: usize,
+}
+
+impl Ahead {
+    fn new<T>(cols: usize, pitch: usize, far: bool) -> Self {
+        let rows = |bytes: usize| bytes.div_ceil((cols * size_of::<T>()).max(1));
+        Self { near: rows(NEAR).saturating_mul(pitch), far: if far { rows(FAR).saturating_mul(pitch) } else { 0 } }
+    }
+
+    /// Asks for what comes as much later as `cols` elements at `p` come now.
+    #[inline(always)]
+    fn ask<T, S: Simd>(self, s: S, p: *const T, cols: usize) {
+        let (near, far) = (p.wrapping_add(self.near).cast::<u8>(), p.wrapping_add(self.far).cast::<u8>());
+        let mut at = 0;
+        while at < cols * size_of::<T>() {
+            s.prefetch_near(near.wrapping_add(at));
+            if self.far > 0 {
+                s.prefetch(far.wrapping_add(at));
+            }
+            at += LINE;
+        }
+    }
+}
+
+/// Bytes of a cache line, or of half of one.
+const LINE: usize = 64;
+
 /// Runs `$f::<element>` for the type of `$rows`.
 macro_rules! by_type {
     ($rows:expr, $f:ident ( $($arg:expr),* )) => {
@@ -22,8 +59,7 @@ macro_rules! by_type {
     };
 }
 
-/// `out[r * stride + j] = <keys[j], q[r * keys.cols()..]>` for `rows` query rows and all keys. With `far`, every key is
-/// read from end to end before the next, which is what memory is fastest at; without, several at once, which computes faster.
+/// `out[r * stride + j] = <keys[j], q[r * keys.cols()..]>` for `rows` query rows and all keys. With `far`, keys come from memory.
 ///
 /// # Panics
 /// If `q` or `out` is too short: every row of `out` holds [`STEP`]` - 1` numbers more than there are keys.
@@ -52,12 +88,14 @@ unsafe fn dots_of<E: Element, S: Simd>(
 ) {
     let (n, dim) = (keys.rows(), keys.cols());
     let (p, pitch) = (keys.as_ptr().cast::<E::T>(), keys.stride() / keys.dtype().size());
+    let ahead = Ahead::new::<E::T>(dim, pitch, far);
     let mut j = 0;
     while j < n {
         let mut at = [p; STEP];
         for i in 0..STEP {
             // A step past the end repeats the last key.
             at[i] = p.wrapping_add((j + i).min(n - 1) * pitch);
+            ahead.ask(s, at[i], dim);
         }
         let [a, b, c, d, e, f, g, h] = at;
         let mut r = 0;
@@ -67,15 +105,15 @@ unsafe fn dots_of<E: Element, S: Simd>(
                 let (x, y) = (q.add(r * dim), out.add(r * stride + j));
                 let left = if one_by_one::<S>() { 1 } else { rows - r };
                 if S::WIDE && left >= 4 {
-                    tile::<E, S, 4, 4>(s, [a, b, c, d], x, dim, y, stride, far);
-                    tile::<E, S, 4, 4>(s, [e, f, g, h], x, dim, y.add(4), stride, far);
+                    tile::<E, S, 4, 4>(s, [a, b, c, d], x, dim, y, stride);
+                    tile::<E, S, 4, 4>(s, [e, f, g, h], x, dim, y.add(4), stride);
                     r += 4;
                 } else if left >= 2 {
-                    tile::<E, S, 2, 4>(s, [a, b, c, d], x, dim, y, stride, far);
-                    tile::<E, S, 2, 4>(s, [e, f, g, h], x, dim, y.add(4), stride, far);
+                    tile::<E, S, 2, 4>(s, [a, b, c, d], x, dim, y, stride);
+                    tile::<E, S, 2, 4>(s, [e, f, g, h], x, dim, y.add(4), stride);
                     r += 2;
                 } else {
-                    tile::<E, S, 1, 8>(s, at, x, dim, y, stride, far);
+                    tile::<E, S, 1, 8>(s, at, x, dim, y, stride);
                     r += 1;
                 }
             }
@@ -107,7 +145,7 @@ unsafe fn dots_at_of<E: Element, S: Simd>(s: S, keys: &Rows<'_>, ids: &[u32], q:
             *at = p.wrapping_add(id as usize * pitch);
         }
         // SAFETY: all pointers are at keys of as many elements as `q` has; `out` has room for whole steps.
-        unsafe { tile::<E, S, 1, STEP>(s, at, q, keys.cols(), out.add(step * STEP), STEP, false) };
+        unsafe { tile::<E, S, 1, STEP>(s, at, q, keys.cols(), out.add(step * STEP), STEP) };
     }
 }
 
@@ -123,27 +161,10 @@ unsafe fn tile<E: Element, S: Simd, const R: usize, const K: usize>(
     dim: usize,
     out: *mut f32,
     stride: usize,
-    far: bool,
 ) {
     let mut acc = [[s.splat(0.0); K]; R];
     let whole = dim / S::LANES * S::LANES;
     let mut i = 0;
-    // Narrow elements for several rows compute for longer than they take to arrive.
-    if far && !one_by_one::<S>() && (R == 1 || size_of::<E::T>() == 4) {
-        // The same sums, key after key.
-        for k in 0..K {
-            i = 0;
-            while i < whole {
-                // SAFETY: i + LANES <= dim.
-                let y = unsafe { E::load(s, keys[k].add(i)) };
-                for r in 0..R {
-                    // SAFETY: as above.
-                    acc[r][k] = s.fma(y, unsafe { s.load(q.add(r * dim + i)) }, acc[r][k]);
-                }
-                i += S::LANES;
-            }
-        }
-    }
     while i < whole {
         let mut x = [s.splat(0.0); R];
         for r in 0..R {
@@ -193,7 +214,7 @@ pub(crate) struct Weights<'a> {
     pub(crate) alpha: &'a [f32],
 }
 
-/// `acc[r] = acc[r] * alpha[r] + sum_j p[r][j] values[j]`; rows of `acc` are `stride` apart.
+/// `acc[r] = acc[r] * alpha[r] + sum_j p[r][j] values[j]`; rows of `acc` are `stride` apart. With `far`, values come from memory.
 ///
 /// # Panics
 /// If a slice is too short.
@@ -205,6 +226,7 @@ pub(crate) fn accumulate<S: Simd>(
     rows: usize,
     acc: &mut [f32],
     stride: usize,
+    far: bool,
 ) {
     let (n, cols) = (values.rows(), values.cols());
     if n == 0 || rows == 0 {
@@ -213,7 +235,7 @@ pub(crate) fn accumulate<S: Simd>(
     assert!(weights.stride >= n && weights.p.len() >= (rows - 1) * weights.stride + n && weights.alpha.len() >= rows);
     assert!(stride >= cols && acc.len() >= (rows - 1) * stride + cols);
     // SAFETY: the lengths were checked; a view's rows are readable.
-    unsafe { by_type!(values, accumulate_of(s, values, weights, rows, acc.as_mut_ptr(), stride)) }
+    unsafe { by_type!(values, accumulate_of(s, values, weights, rows, acc.as_mut_ptr(), stride, far)) }
 }
 
 /// # Safety
@@ -226,13 +248,18 @@ unsafe fn accumulate_of<E: Element, S: Simd>(
     rows: usize,
     acc: *mut f32,
     stride: usize,
+    far: bool,
 ) {
+    let pitch = values.stride() / values.dtype().size();
+    let ahead = Ahead::new::<E::T>(values.cols(), pitch, far);
     let mut r = 0;
     while r < rows {
         let left = if one_by_one::<S>() { 1 } else { rows - r };
         let part = Columns {
             values: values.as_ptr().cast::<E::T>(),
-            pitch: values.stride() / values.dtype().size(),
+            pitch,
+            // The first rows bring what all use.
+            ahead: (r == 0).then_some(ahead),
             n: values.rows(),
             cols: values.cols(),
             p: weights.p.as_ptr().wrapping_add(r * weights.stride),
@@ -272,6 +299,7 @@ unsafe fn accumulate_of<E: Element, S: Simd>(
 struct Columns<T> {
     values: *const T,
     pitch: usize,
+    ahead: Option<Ahead>,
     n: usize,
     cols: usize,
     p: *const f32,
@@ -321,6 +349,9 @@ impl<T: Copy> Columns<T> {
         let mut sum = [[s.splat(0.0); C]; R];
         let mut v = self.values.wrapping_add(i);
         for j in 0..self.n {
+            if let Some(ahead) = self.ahead {
+                ahead.ask(s, v, C * S::LANES);
+            }
             let mut x = [s.splat(0.0); C];
             for c in 0..C {
                 // SAFETY: vector c of row j.

@@ -26,6 +26,7 @@ mod vector;
 mod x86_64;
 
 pub(crate) use kernels::{exp2_sum, logits, max, norm2};
+pub(crate) use math::sqrt;
 pub(crate) use vector::Simd;
 
 use crate::error::{Error, Result, Status};

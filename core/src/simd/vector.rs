@@ -152,6 +152,10 @@ pub(crate) trait Simd: Copy {
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}
 
+    /// The same into the nearest cache.
+    #[inline(always)]
+    fn prefetch_near(self, _p: *const u8) {}
+
     /// `2^(x c)` for `x <= 0`, `c > 0`; below -126.5 the result is 0. Relative error at most 4e-7 for the
     /// `x c` that is meant, plus what rounding `x c` costs.
     #[inline(always)]

@@ -6,8 +6,8 @@
 //! the benchmarks has both.
 
 use super::BLOCK;
-use crate::simd::Task;
 use crate::simd::vector::Simd;
+use crate::simd::{Task, sqrt};
 use half::bf16;
 
 /// Coordinates in a word.
@@ -163,14 +163,14 @@ impl Task for RoundQuery<'_> {
     type Out = (f32, f32, f32);
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) -> (f32, f32, f32) {
+    fn run<S: Simd>(self, s: S) -> (f32, f32, f32) {
         let RoundQuery { x, out } = self;
         assert!(out.len() == 2 * words(x.len()));
         let largest = f32::from_bits(x.iter().fold(0, |m, x| m.max(x.to_bits() & 0x7fff_ffff)));
         let factor = 127.0 / largest;
         out.fill(0);
         if !factor.is_finite() {
-            return (0.0, 0.0, largest * libm::sqrtf(x.len() as f32));
+            return (0.0, 0.0, largest * sqrt(s, x.len() as f32));
         }
         let unit = largest / 127.0;
         let (mut sums, mut lost) = ([0; BLOCK], [0.0; BLOCK]);
@@ -195,7 +195,7 @@ impl Task for RoundQuery<'_> {
             at += BLOCK;
         }
         let (sum, lost) = (sums.iter().sum::<i32>(), lost.iter().sum::<f32>());
-        (unit, sum as f32, unit * libm::sqrtf(lost))
+        (unit, sum as f32, unit * sqrt(s, lost))
     }
 }
 

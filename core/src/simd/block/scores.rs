@@ -1,9 +1,9 @@
 //! Inner products of blocks with lists of rows, and quadratic forms of rows.
 
 use super::{BLOCK, Matrix, Stored, check};
-use crate::simd::Task;
 use crate::simd::element::{Element, F16, F32};
 use crate::simd::vector::Simd;
+use crate::simd::{Task, sqrt};
 
 /// `out[i * BLOCK + j] = <q[rows[i]], vector j>`; `block` is `[cols][BLOCK]`.
 pub(crate) struct Scores<'a> {
@@ -219,7 +219,7 @@ impl Forms<'_> {
             c += S::LANES;
         }
         for r in 0..R {
-            self.out[i + r] = libm::sqrtf((s.reduce_add(total[r]) * self.factor).max(0.0));
+            self.out[i + r] = sqrt(s, (s.reduce_add(total[r]) * self.factor).max(0.0));
         }
     }
 }

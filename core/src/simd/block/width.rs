@@ -2,8 +2,8 @@
 
 use super::BLOCK;
 use super::coords::{Coded, words};
-use crate::simd::Task;
 use crate::simd::vector::Simd;
+use crate::simd::{Task, sqrt};
 
 /// Takes decoded coordinates off a cell's residuals, `[dim][BLOCK]`. Returns the longest decoded residual, the longest
 /// remainder, and the remainders' width.
@@ -27,8 +27,8 @@ impl Task for Remainders<'_> {
                 squares[j] += decoded * decoded;
             }
         }
-        let longest_decoded = libm::sqrtf(squares.iter().fold(0.0, |m, &x| m.max(x)));
-        [longest_decoded, longest(vectors), Width { vectors }.run(s)]
+        let longest_decoded = sqrt(s, squares.iter().fold(0.0, |m, &x| m.max(x)));
+        [longest_decoded, longest(s, vectors), Width { vectors }.run(s)]
     }
 }
 
@@ -77,12 +77,12 @@ fn products<S: Simd, const R: usize>(s: S, a: &[f32], steps: [usize; 2], from: &
 
 /// The longest of vectors `[dim][BLOCK]`.
 #[inline(always)]
-fn longest(vectors: &[f32]) -> f32 {
+fn longest<S: Simd>(s: S, vectors: &[f32]) -> f32 {
     let mut squares = [0.0f32; BLOCK];
     for row in vectors.chunks_exact(BLOCK) {
         squares.iter_mut().zip(row).for_each(|(s, x)| *s += x * x);
     }
-    libm::sqrtf(squares.iter().fold(0.0, |m, &x| m.max(x)))
+    sqrt(s, squares.iter().fold(0.0, |m, &x| m.max(x)))
 }
 
 /// At least the root mean square of vectors `[dim][BLOCK]` along any direction: the eighth root of the trace of the eighth
@@ -102,7 +102,7 @@ impl Task for Width<'_> {
         let factor = 1.0 / trace;
         if !factor.is_finite() {
             // All but zero, or beyond f32: the trace itself is a bound.
-            return libm::sqrtf(trace);
+            return sqrt(s, trace);
         }
         gram.as_flattened_mut().iter_mut().for_each(|x| *x *= factor);
         for _ in 0..2 {
@@ -112,6 +112,6 @@ impl Task for Width<'_> {
         }
         let eighth: f32 = gram.as_flattened().iter().map(|x| x * x).sum();
         // The root of an eighth root.
-        libm::sqrtf(libm::sqrtf(libm::sqrtf(libm::sqrtf(eighth)))) * libm::sqrtf(trace / BLOCK as f32)
+        sqrt(s, sqrt(s, sqrt(s, sqrt(s, eighth)))) * sqrt(s, trace / BLOCK as f32)
     }
 }

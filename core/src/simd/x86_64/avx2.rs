@@ -183,6 +183,10 @@ impl Simd for Avx2 {
     fn prefetch(self, p: *const u8) {
         op!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
     }
+    #[inline(always)]
+    fn prefetch_near(self, p: *const u8) {
+        op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
+    }
     /// Rounding to eighths by adding a large number leaves the exponent and, below it, the number of eighths in the low bits
     /// of the sum: a shift finds the one, a table in a register the other.
     #[inline(always)]

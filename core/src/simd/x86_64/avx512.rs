@@ -185,6 +185,10 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         op!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
     }
     #[inline(always)]
+    fn prefetch_near(self, p: *const u8) {
+        op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
+    }
+    #[inline(always)]
     unsafe fn load(self, p: *const f32) -> __m512 {
         // SAFETY: passed on.
         unsafe { _mm512_loadu_ps(p) }
