@@ -14,6 +14,7 @@ pub mod matrix;
 pub mod model;
 pub mod paper;
 pub mod peak;
+pub mod place;
 pub mod plot;
 pub mod retrieval;
 pub mod speed;

@@ -2,8 +2,9 @@
 
 use clap::Parser;
 use iceformer_bench::heads::{self, Layer};
+use iceformer_bench::place::Place;
 use iceformer_core::attention::{AttentionOptions, Mode, Session, SessionOptions};
-use iceformer_core::mem::{Dtype, Layout, Memory, Plan, Tensor, TensorMut};
+use iceformer_core::mem::{Dtype, Plan, Tensor, TensorMut};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -34,7 +35,7 @@ struct Cli {
 /// One session and what it cost.
 struct Run {
     session: Session,
-    work: Layout,
+    work: Place,
     out: Vec<f32>,
     attend: Vec<f64>,
     append: f64,
@@ -58,7 +59,7 @@ impl Run {
         let mut plan = Plan::new();
         session.work_plan(&mut plan)?;
         let out = vec![0.0; layer.heads_q * layer.dim];
-        let work = plan.finish()?;
+        let work = Place::new(&plan.finish()?);
         Ok(Run { session, work, out, attend: vec![], append: 0.0, prompt: 0.0, pairs: [0; 2], estimated: 0.0 })
     }
 
@@ -81,8 +82,9 @@ impl Run {
         let q: Vec<f32> = layer.q.chunks(layer.rows * d).flat_map(|x| x[at * d..][..d].iter().copied()).collect();
         let q = Tensor::new(&q, [1, layer.heads_q, 1, d])?;
         let out = TensorMut::new(&mut self.out, [1, layer.heads_q, 1, d])?;
-        let memory = Memory::system(self.work.bytes)?;
         let start = Instant::now();
+        // SAFETY: the handle is gone at the end of the step.
+        let memory = unsafe { self.work.lend()? };
         let stats = self.session.attend(q, None, &out, None, &memory, 0, 1)?;
         self.attend.push(start.elapsed().as_secs_f64());
         self.pairs[0] += stats.pairs;

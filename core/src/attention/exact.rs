@@ -115,6 +115,7 @@ pub struct Work {
     pub(super) sizes: Sizes,
     /// Queries `[panel][dim_k][PANEL]`.
     pub(super) q: Buf<f32>,
+    /// Empty until keys must be converted.
     pub(super) k: Buf<f32>,
     v: Buf<f32>,
     pub(super) scores: Buf<f32>,
@@ -140,7 +141,7 @@ impl Work {
         let work = Work {
             sizes,
             q: m.filled(q, 0.0),
-            k: m.filled(k, 0.0),
+            k: m.room(k),
             v: m.filled(v, 0.0),
             scores: m.filled(scores, 0.0),
             sums: m.filled(sums, 0.0),
@@ -551,13 +552,14 @@ pub(super) fn block_of_keys<'a, S: Simd>(
     first: usize,
     n: usize,
     sizes: &Sizes,
-    buf: &'a mut [f32],
+    buf: &'a mut Buf<f32>,
 ) -> Rows<'a> {
     let source = if head.shared() { head.q } else { head.k };
     if !head.shared() && source.dtype() == Dtype::F32 && !awkward(&source) {
         return source.slice(first, n);
     }
     let (dim, stride) = (sizes.dim_k, sizes.key_stride);
+    buf.fill_up(0.0);
     for j in 0..n {
         let to = &mut buf[j * stride..][..dim];
         rows::widen(s, &source, first + j, to);

@@ -128,6 +128,15 @@ impl<T: Copy> Buf<T> {
         Ok(())
     }
 
+    /// Sets the length to the capacity, filling new elements with `value`.
+    pub fn fill_up(&mut self, value: T) {
+        for i in self.len..self.cap {
+            // SAFETY: i < cap.
+            unsafe { self.ptr.add(i).write(value) };
+        }
+        self.len = self.cap;
+    }
+
     /// Sets the length, filling new elements with `value`; an error if that exceeds the capacity.
     pub fn resize(&mut self, len: usize, value: T) -> Result<()> {
         if len > self.cap {

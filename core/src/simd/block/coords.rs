@@ -168,35 +168,49 @@ impl Task for RoundQuery<'_> {
         assert!(out.len() == 2 * words(x.len()));
         let largest = f32::from_bits(x.iter().fold(0, |m, x| m.max(x.to_bits() & 0x7fff_ffff)));
         let factor = 127.0 / largest;
-        out.fill(0);
         if !factor.is_finite() {
+            out.fill(0);
             return (0.0, 0.0, largest * sqrt(s, x.len() as f32));
         }
         let unit = largest / 127.0;
         let (mut sums, mut lost) = ([0; BLOCK], [0.0; BLOCK]);
-        let mut at = 0;
         // Plain loops over whole blocks: they become vectors.
-        while at < x.len() {
-            let n = (x.len() - at).min(BLOCK);
-            let (mut part, mut codes) = ([0.0; BLOCK], [0i32; BLOCK]);
-            part[..n].copy_from_slice(&x[at..][..n]);
+        let mut round = |part: &[f32; BLOCK]| {
+            let mut bytes = [0; BLOCK];
             for i in 0..BLOCK {
                 let scaled = part[i] * factor;
-                codes[i] = ((scaled + MAGIC).to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32);
+                let bits = (scaled + MAGIC).to_bits();
+                let code = (bits as i32).wrapping_sub(MAGIC.to_bits() as i32);
                 // In steps: their squares do not vanish.
-                let off = scaled - codes[i] as f32;
-                sums[i] += codes[i];
+                let off = scaled - code as f32;
+                sums[i] += code;
                 lost[i] += off * off;
+                bytes[i] = bits as u8;
             }
-            for i in 0..n.div_ceil(4) {
-                let c = &codes[4 * i..][..4];
-                out[at / 4 + i] = c[0] & 0xff | (c[1] & 0xff) << 8 | (c[2] & 0xff) << 16 | c[3] << 24;
-            }
-            at += BLOCK;
+            bytes
+        };
+        let (parts, rest) = x.as_chunks::<BLOCK>();
+        let (whole, left) = out.split_at_mut(parts.len() * (BLOCK / 4));
+        for (part, to) in parts.iter().zip(whole.as_chunks_mut::<{ BLOCK / 4 }>().0) {
+            *to = numbers(round(part));
         }
-        let (sum, lost) = (sums.iter().sum::<i32>(), lost.iter().sum::<f32>());
+        if !rest.is_empty() {
+            let mut part = [0.0; BLOCK];
+            part[..rest.len()].copy_from_slice(rest);
+            left.copy_from_slice(&numbers(round(&part))[..left.len()]);
+        }
+        let lost: [f32; 8] = core::array::from_fn(|i| lost[i] + lost[i + 8]);
+        let lost: [f32; 4] = core::array::from_fn(|i| lost[i] + lost[i + 4]);
+        let (sum, lost) = (sums.iter().sum::<i32>(), (lost[0] + lost[2]) + (lost[1] + lost[3]));
         (unit, sum as f32, unit * sqrt(s, lost))
     }
+}
+
+/// Bytes four to a number, the first in its lowest byte.
+#[inline(always)]
+fn numbers(bytes: [u8; BLOCK]) -> [i32; BLOCK / 4] {
+    let (parts, _) = bytes.as_chunks::<4>();
+    core::array::from_fn(|i| i32::from_le_bytes(parts[i]))
 }
 
 impl Along {

@@ -1,9 +1,9 @@
 //! Inner products of blocks with lists of rows, and quadratic forms of rows.
 
 use super::{BLOCK, Matrix, Stored, check};
+use crate::simd::Task;
 use crate::simd::element::{Element, F16, F32};
 use crate::simd::vector::Simd;
-use crate::simd::{Task, sqrt};
 
 /// `out[i * BLOCK + j] = <q[rows[i]], vector j>`; `block` is `[cols][BLOCK]`.
 pub(crate) struct Scores<'a> {
@@ -181,18 +181,30 @@ impl Task for Forms<'_> {
                 }
             }
         }
+        let mut parts = self.out.chunks_exact_mut(S::LANES);
+        for part in &mut parts {
+            // SAFETY: a whole vector.
+            unsafe { s.store(part.as_mut_ptr(), s.sqrt(s.load(part.as_ptr()))) };
+        }
+        let rest = parts.into_remainder();
+        if !rest.is_empty() {
+            // SAFETY: as many numbers as there are.
+            unsafe {
+                s.store_partial(rest.as_mut_ptr(), rest.len(), s.sqrt(s.load_partial(rest.as_ptr(), rest.len())))
+            };
+        }
     }
 }
 
 impl Forms<'_> {
-    /// `R` rows from row `i` on.
+    /// Squares of the results of `R` rows from row `i` on.
     ///
     /// # Safety
     /// They are inside, as checked in `run`.
     #[inline(always)]
     unsafe fn tile<S: Simd, const R: usize>(&mut self, s: S, i: usize) {
         let Matrix { data, stride, cols } = self.q;
-        let q = data.as_ptr().wrapping_add(i * stride);
+        let q: [*const f32; R] = core::array::from_fn(|r| data.as_ptr().wrapping_add((i + r) * stride));
         let mut total = [s.splat(0.0); R];
         let mut c = 0;
         while c < stride {
@@ -202,24 +214,35 @@ impl Forms<'_> {
                 for r in 0..R {
                     acc[r] = s.add(acc[r], acc[r]);
                 }
-                for k in from..to {
+                let step = |acc: &mut [S::V; R], k: usize| {
                     // SAFETY: row k of the moment, vector c; k < cols.
                     unsafe {
                         let m = s.load(self.moment.as_ptr().add(k * stride + c));
                         for r in 0..R {
-                            acc[r] = s.fma(s.splat(*q.add(r * stride + k)), m, acc[r]);
+                            acc[r] = s.fma(s.splat(*q[r].add(k)), m, acc[r]);
                         }
                     }
+                };
+                let mut k = from;
+                // Several at a time, so that addresses are not made for each.
+                while k + 4 <= to {
+                    for at in k..k + 4 {
+                        step(&mut acc, at);
+                    }
+                    k += 4;
+                }
+                for k in k..to {
+                    step(&mut acc, k);
                 }
             }
             for r in 0..R {
                 // SAFETY: vector c of a row.
-                total[r] = s.fma(acc[r], unsafe { s.load(q.add(r * stride + c)) }, total[r]);
+                total[r] = s.fma(acc[r], unsafe { s.load(q[r].add(c)) }, total[r]);
             }
             c += S::LANES;
         }
         for r in 0..R {
-            self.out[i + r] = sqrt(s, (s.reduce_add(total[r]) * self.factor).max(0.0));
+            self.out[i + r] = (s.reduce_add(total[r]) * self.factor).max(0.0);
         }
     }
 }
