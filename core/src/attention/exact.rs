@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::features::{PANELS, Part, SHARED_QK};
 use crate::mem::{Buf, Dtype, Maker, Memory, Plan, Rows, RowsMut};
 use crate::simd::bias::add_bias;
-use crate::simd::tile::{self, KEYS, PANEL, ROWS, Span};
+use crate::simd::tile::{self, KEYS, PANEL, Span};
 use crate::simd::{self, Isa, Simd, Task, rows};
 
 /// Query rows worth handing to one [`attend`] call: what keys and values in the second-level cache are reused for. Cut
@@ -379,7 +379,7 @@ impl Many<'_, '_> {
             let ahead = Ahead {
                 keys: if head.shared() { head.q.slice(end, ahead) } else { head.k.slice(end, ahead) },
                 values: head.v.slice(end, ahead),
-                tiles: rows.div_ceil(ROWS),
+                panels: rows.div_ceil(PANEL),
             };
             let mut row = 0;
             while row < rows {
@@ -404,7 +404,7 @@ impl Many<'_, '_> {
                     max: &mut maxima[row..row + PANEL],
                     sum: &mut weights[row..row + PANEL],
                 };
-                part.run(s, &ahead, row / ROWS);
+                part.run(s, &ahead, row / PANEL);
                 row += m;
             }
             begin = end;

@@ -21,11 +21,24 @@ pub(super) fn factor(head: &Head<'_>, bias: bool) -> (f32, bool) {
     (if plain { head.scale * core::f32::consts::LOG2_E } else { core::f32::consts::LOG2_E }, plain)
 }
 
-/// Keys and values of the next block, to be prefetched in as many parts as there are tiles of rows.
+/// Keys and values of the next block, asked for between the tiles of this one: a few lines at a time, since processors stop
+/// when many are on their way.
 pub(super) struct Ahead<'a> {
     pub(super) keys: Rows<'a>,
     pub(super) values: Rows<'a>,
-    pub(super) tiles: usize,
+    /// How many panels share that.
+    pub(super) panels: usize,
+}
+
+impl Ahead<'_> {
+    /// What goes with keys `from..to` of `count` in panel `panel`.
+    #[inline(always)]
+    fn ask<S: Simd>(&self, s: S, panel: usize, from: usize, to: usize, count: usize) {
+        let (before, all) = (panel * count, self.panels * count);
+        for rows in [&self.keys, &self.values] {
+            rows::prefetch(s, rows, before + from, before + to, all);
+        }
+    }
 }
 
 /// One panel of queries against one block of keys. Key positions are relative to `first` where not said otherwise.
@@ -73,16 +86,16 @@ impl Panel<'_> {
     /// All keys, part by part. Parts start at multiples of their size from the block's start, so that a row's bits do not
     /// depend on what others see.
     #[inline(always)]
-    pub(super) fn run<S: Simd>(&mut self, s: S, ahead: &Ahead<'_>, first_tile: usize) {
+    pub(super) fn run<S: Simd>(&mut self, s: S, ahead: &Ahead<'_>, panel: usize) {
         let (size, end) = (tile::part::<S>(), self.offset + self.count);
         for i in self.offset / size..end.div_ceil(size) {
             let (a, b) = ((i * size).max(self.offset), (i * size + size).min(end));
-            self.part(s, Span { begin: a - self.offset, end: b - self.offset }, ahead, first_tile);
+            self.part(s, Span { begin: a - self.offset, end: b - self.offset }, ahead, panel);
         }
     }
 
     #[inline(always)]
-    fn part<S: Simd>(&mut self, s: S, part: Span, ahead: &Ahead<'_>, first_tile: usize) {
+    fn part<S: Simd>(&mut self, s: S, part: Span, ahead: &Ahead<'_>, panel: usize) {
         let rows = self.seen.len();
         let hull = self.hull(part, 0, rows);
         let (lo, hi) = (hull.begin, hull.end);
@@ -112,9 +125,11 @@ impl Panel<'_> {
             }
         }
         let mut max = [0.0; PANEL];
+        let spans_of = &spans[..vecs];
+        let between = |from, to| ahead.ask(s, panel, from, to, self.count);
         match &self.fixed {
-            Some(f) => fixed::scores(s, f, lo, hi, &spans[..vecs], self.scores, &mut max),
-            None => tile::scores(s, self.q, self.keys, lo, hi, &spans[..vecs], self.scores, &mut max),
+            Some(f) => fixed::scores(s, f, lo, hi, spans_of, self.scores, &mut max, between),
+            None => tile::scores(s, self.q, self.keys, lo, hi, spans_of, self.scores, &mut max, between),
         }
         let n = hi - lo;
         let limits = self.limits(lo, whole);
@@ -159,10 +174,6 @@ impl Panel<'_> {
         let mut v = 0;
         while v < self.dim_v.div_ceil(S::LANES) {
             for (t, span) in spans.iter().enumerate().take(rows.div_ceil(ROWS)) {
-                if part.begin == 0 && v == 0 {
-                    rows::prefetch(s, &ahead.keys, first_tile + t, ahead.tiles);
-                    rows::prefetch(s, &ahead.values, first_tile + t, ahead.tiles);
-                }
                 // A last value row of ROWS weights needs that many numbers after it: panels end at a multiple of ROWS.
                 if span.begin < span.end {
                     let r = t * ROWS;

@@ -290,7 +290,7 @@ impl Task for Product<'_> {
 #[inline(always)]
 fn product<S: Simd>(s: S, panel: &[f32], rows: &Rows<'_>, lo: usize, hi: usize, vectors: usize, out: &mut [f32]) {
     let spans = [Span { begin: 0, end: rows.rows() }; PANEL];
-    tile::scores(s, panel, rows, lo, hi, &spans[..vectors], out, &mut [0.0; PANEL]);
+    tile::scores(s, panel, rows, lo, hi, &spans[..vectors], out, &mut [0.0; PANEL], |_, _| ());
 }
 
 /// Of every lane of a panel: the row with the largest product less `half[row]`, smaller rows first.

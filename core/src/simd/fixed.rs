@@ -65,6 +65,7 @@ pub(crate) fn scores<S: Simd>(
     spans: &[Span],
     out: &mut [f32],
     max: &mut [f32; PANEL],
+    mut between: impl FnMut(usize, usize),
 ) {
     assert!(lo <= hi && hi * fixed.pairs <= fixed.keys.len() && hi <= fixed.key_unit.len());
     assert!(fixed.q.len() >= fixed.pairs * PANEL && fixed.q_unit.len() >= PANEL && spans.len() * S::LANES <= PANEL);
@@ -73,6 +74,7 @@ pub(crate) fn scores<S: Simd>(
     let mut j = lo;
     while j < hi {
         let end = j + if S::WIDE { KEYS } else { KEYS / 2 };
+        between(j, end.min(hi));
         let (mut first, mut last) = (0, spans.len());
         while first < last && (spans[first].end <= j || spans[first].begin >= end) {
             first += 1;

@@ -72,11 +72,11 @@ pub(super) fn round_f16<S: Simd>(s: S, x: &[f32], bits: &mut [u16]) {
     }
 }
 
-/// Asks for part `at` of `of` of the rows to be brought near.
+/// Asks for parts `from..to` of `of` of the rows to be brought near.
 #[inline(always)]
-pub(crate) fn prefetch<S: Simd>(s: S, rows: &Rows<'_>, at: usize, of: usize) {
+pub(crate) fn prefetch<S: Simd>(s: S, rows: &Rows<'_>, from: usize, to: usize, of: usize) {
     let (n, bytes) = (rows.rows(), rows.cols() * rows.dtype().size());
-    for i in n * at / of..n * (at + 1) / of {
+    for i in n * from / of..n * to / of {
         let p = rows.as_ptr().wrapping_add(i * rows.stride());
         let mut b = 0;
         while b < bytes {

@@ -31,7 +31,8 @@ pub(crate) struct Span {
 /// Inner products of keys `lo..hi` with a panel: `out[(j - lo) * PANEL + lane]`. Only vectors whose span meets the tile
 /// are computed; the rest of `out` stays as it is. `max` becomes the largest product of every lane computed.
 ///
-/// `q` is `[cols][PANEL]`, `spans` has one entry per vector in use, `out` has [`KEYS`] rows more than `hi - lo`.
+/// `q` is `[cols][PANEL]`, `spans` has one entry per vector in use, `out` has [`KEYS`] rows more than `hi - lo`. `between` comes
+/// before each tile, with its keys.
 #[inline(always)]
 pub(crate) fn scores<S: Simd>(
     s: S,
@@ -42,6 +43,7 @@ pub(crate) fn scores<S: Simd>(
     spans: &[Span],
     out: &mut [f32],
     max: &mut [f32; PANEL],
+    mut between: impl FnMut(usize, usize),
 ) {
     let dim = keys.cols();
     assert!(lo <= hi && hi <= keys.rows() && keys.dtype() == Dtype::F32);
@@ -51,6 +53,7 @@ pub(crate) fn scores<S: Simd>(
     let mut j = lo;
     while j < hi {
         let end = j + if S::WIDE { 8 } else { 6 };
+        between(j, end.min(hi));
         let (mut first, mut last) = (0, spans.len());
         while first < last && (spans[first].end <= j || spans[first].begin >= end) {
             first += 1;
