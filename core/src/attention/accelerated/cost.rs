@@ -43,6 +43,6 @@ impl Cost {
 
     /// Of building cells, for each key.
     pub(super) fn build(self) -> f64 {
-        300.0
+        220.0 + 100.0 * self.small
     }
 }

@@ -25,11 +25,18 @@ const SLACK: f64 = 2.0;
 const LIGHT: f32 = 0.6;
 
 /// Heavy keys lie in so many times the cells that they lie in where cells are cut from runs of keys, where those come in an
-/// order in which neighbours are alike: 0.4 on the heads of an encoder, 1 on those of a decoder, for which cells pay anyway.
-pub(crate) const ALIKE: f64 = 0.4;
+/// order in which neighbours are alike: 0.4 on the heads of an encoder at 8,192 keys and more at 2,048, 1 on those of a decoder,
+/// for which cells pay anyway.
+pub(crate) const ALIKE: f64 = 0.6;
 
-/// Cells cost so much more than a few rows let expect.
-const RISK: f64 = 1.3;
+/// Cells cost so much more than a few rows let expect, on processors whose products are fast beside the rest.
+const RISK: f64 = 1.4;
+
+/// Most of exact attention that building may cost: it is lost where cells are given up later.
+const BUILT: f64 = 0.2;
+
+/// Rows whose keys are counted for that.
+const COUNTED: usize = 16;
 
 /// For the rows that are looked at.
 const SEED: u64 = 0x10_0c;
@@ -61,6 +68,11 @@ pub(crate) fn hopeless(
     work: &mut Work,
 ) -> bool {
     let n = head.q.rows();
+    let cost = Cost::new(head.q.cols(), head.v.cols());
+    let build = cost.build() * head.v.rows() as f64 / (n * group) as f64;
+    if build > BUILT * visible(head) {
+        return true;
+    }
     let rows = (n / ROWS.0).clamp(1, ROWS.1);
     let mut signs = Signs::default();
     for i in 0..rows {
@@ -70,10 +82,15 @@ pub(crate) fn hopeless(
         let row = begin + (hash(SEED, i as u64) % (end - begin) as u64) as usize;
         look(isa, rule, &one, row, shared, work, &mut signs);
     }
-    let cost = Cost::new(head.q.cols(), head.v.cols());
-    let build = cost.build() * head.v.rows() as f64 / (n * group) as f64;
     let cells = signs.cells + rows as f64 * build;
     libm::sqrt(signs.light) > SLACK * f64::from(rule.error) * libm::sqrt(signs.all) || RISK * cells > signs.dense
+}
+
+/// Keys that a row sees, in the mean of a few.
+fn visible(head: &Head<'_>) -> f64 {
+    let (n, masking) = (head.q.rows(), head.masking);
+    let count = |i: usize| masking.count(head.batch, masking.visible(head.batch, (2 * i + 1) * n / (2 * COUNTED)));
+    (0..COUNTED).map(count).sum::<usize>() as f64 / COUNTED as f64
 }
 
 /// One row.

@@ -47,7 +47,7 @@ impl Rule {
             fine: 0.001 * t,
             coarse: 0.004 * t,
             error: tolerance,
-            caution: if fall_back { 1.3 } else { 0.0 },
+            caution: if fall_back { 1.6 } else { 0.0 },
         }
     }
 
