@@ -9,6 +9,7 @@ mod alike;
 mod beyond;
 mod build;
 mod coords;
+mod lead;
 mod rest;
 
 use crate::error::Result;
@@ -22,6 +23,7 @@ use beyond::Bounds;
 use build::Bench;
 pub(crate) use coords::Coords;
 use half::f16;
+use lead::Lead;
 use rest::Rest;
 
 /// Keys of a segment.
@@ -187,6 +189,7 @@ pub struct Cells {
     bounds: Option<Bounds>,
     bench: Bench,
     rest: Rest,
+    lead: Lead,
 }
 
 impl Cells {
@@ -231,6 +234,7 @@ impl Cells {
             bounds: None,
             bench: Bench::new(memory, dim_k, dim_v)?,
             rest: Rest::default(),
+            lead: Lead::default(),
         })
     }
 
@@ -300,9 +304,15 @@ impl Cells {
         &self.rest
     }
 
+    /// What the last trial found.
+    pub(crate) fn lead(&self) -> &Lead {
+        &self.lead
+    }
+
     /// After so many tokens were appended and [published](Cells::publish).
     pub(crate) fn grow(&mut self, tokens: usize) {
         self.rest.grow(tokens);
+        self.lead.grow(tokens);
     }
 
     /// Complete segments.
@@ -364,6 +374,7 @@ impl Cells {
             return;
         }
         self.built = segments;
+        self.lead = Lead::default();
         self.leaves.moment.fill(0.0);
         self.nodes.moment.fill(0.0);
         for at in 0..segments {

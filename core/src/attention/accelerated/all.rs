@@ -108,7 +108,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             let leader = (block / LED * LED + LED - 1).min(blocks - 1);
             let way = match verdict {
                 Some((of, way)) if of == (batch, head_kv, leader) => way,
-                _ => self.choose(&rows_at(leader), &rules, work),
+                _ => self.lead(&rows_at(leader), blocks, &rules, work),
             };
             verdict = Some(((batch, head_kv, leader), way));
             let b = rows_at(block);
@@ -123,6 +123,20 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                 None => self.block(&b, way, &rules, work, stats, &mut None),
             }
         }
+    }
+
+    /// [`choose`](Self::choose) for the blocks of a call, by what was chosen for the rows before them where they are no more than
+    /// one block speaks for. That exact attention is better is not passed on: contexts grow.
+    fn lead(&self, b: &RowBlock<'_>, blocks: usize, rules: &[Rule; LADDER], work: &mut Work) -> Option<usize> {
+        let tries = blocks <= LED && !b.is_few(work) && self.verified().is_none() && !self.rule.never_dense();
+        if let Some(times) = b.cells.lead().way().filter(|_| tries) {
+            return Some(times);
+        }
+        let way = self.choose(b, rules, work);
+        if let Some(times) = way.filter(|_| tries && b.find_usable(work) > 0) {
+            b.cells.lead().note(times);
+        }
+        way
     }
 
     /// The first of the rules under which a block is predicted to keep the error, if it is predicted to be cheaper than
