@@ -8,9 +8,16 @@ namespace ice {
 RowView look_at_row(const ggml_fp16_t * m, int64_t keys) {
     RowView v;
     int64_t hidden = 0, zero = 0;
-    for (int64_t j = 0; j < keys; j++) {
-        hidden += m[j] == HIDDEN;
-        zero += (m[j] & 0x7FFF) == 0;
+    for (int64_t j = 0; j < keys;) {
+        // Counted in the width of the entries, so that the loop becomes vectors of them.
+        const int64_t end = std::min<int64_t>(keys, j + UINT16_MAX);
+        uint16_t h = 0, z = 0;
+        for (; j < end; j++) {
+            h = uint16_t(h + (m[j] == HIDDEN));
+            z = uint16_t(z + ((m[j] & 0x7FFF) == 0));
+        }
+        hidden += h;
+        zero += z;
     }
     v.count = int32_t(keys - hidden);
     v.bias = zero + hidden != keys;
