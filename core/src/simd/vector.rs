@@ -139,7 +139,7 @@ pub(crate) trait Simd: Copy {
     /// Those of sixteen numbers whose bit is set, in their order; up to sixteen are written.
     ///
     /// # Safety
-    /// Sixteen numbers are readable at `from` and writable at `to`, which are apart.
+    /// Sixteen numbers are readable at `from` and writable at `to`, which lies apart or not behind.
     #[inline(always)]
     unsafe fn pick16(self, from: *const u16, bits: u32, to: *mut u16) {
         for (n, i) in (0..16).filter(|i| bits >> i & 1 != 0).enumerate() {

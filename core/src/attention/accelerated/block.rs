@@ -496,7 +496,7 @@ impl RowBlock<'_> {
             let x = &q[i * sizes.q_stride..][..sizes.dim_k];
             let (unit, sum, lost) = self.isa.run(RoundQuery { x, out: &mut codes[i * len..][..len] });
             let slack = self.rule.margin * DEVIATION * libm::sqrtf(self.isa.norm2(x));
-            along[i] = Along { slack, ..Along::new(unit, sum, lost) };
+            along[i] = Along::new(unit, sum, lost).allowing(slack);
         }
     }
 

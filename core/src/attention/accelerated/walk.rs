@@ -6,7 +6,7 @@ use super::block::{DEVIATION, Listed, RowBlock, Work};
 use crate::cells::{BLOCK, Block, NODES, ROOT};
 use crate::simd::block::{
     AddValues, Bytes, Children, Choose, ChooseBiased, Coded, Doubt, Fetch, FetchSome, FewRows, LOWEST, Limits, Many,
-    Matrix, OfCells, Opened, Scores, ScoresAt, Settle, Sift, SiftAll, Sums, Thresholds, Total,
+    Matrix, Opened, Scores, ScoresAt, Settle, Sift, SiftKeys, Sums, Thresholds, Total,
 };
 
 /// Keys of a cell and of a node, in powers of two.
@@ -355,7 +355,7 @@ impl RowBlock<'_> {
         if self.is_few(work) {
             self.isa.run(Fetch::stored(block.values.data));
         }
-        done.sifted += self.sift_below(work, node) as u64;
+        done.sifted += self.sift_below(work, node, lane) as u64;
         self.opened(work, node, done, watch);
         self.raise_limits(work, lane);
         if doubtful && work.is_lifted() {
@@ -416,7 +416,8 @@ impl RowBlock<'_> {
         let (rows, places) = lists[1].of_mut(lane);
         self.isa.run(Sift {
             keys,
-            cells: Some(OfCells { reach, scores: below }),
+            reach,
+            scores: below,
             q: Bytes { codes, of: along },
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
             centers: whole.map_or(&**nodes, |at| &roots[at * step..]),
@@ -428,14 +429,16 @@ impl RowBlock<'_> {
     }
 
     /// The same for the cells of a node, by the coordinates of their keys. Returns how many rows there were before.
-    fn sift_below(&self, work: &mut Work, node: usize) -> usize {
+    fn sift_below(&self, work: &mut Work, node: usize, lane: usize) -> usize {
         let keys = self.cells.coords().cells_of(node);
         if self.is_few(work) {
             self.ahead(keys, &work.lists[0].len);
         }
-        let Work { codes, along, centers: [centers, _], sure: [sure, _], lists: [cells, _], .. } = work;
+        let Work { codes, along, centers: [centers, _], sure: [sure, _], lists: [cells, nodes], .. } = work;
+        let q = Bytes { codes, of: along };
         let softcap = self.head.softcap * core::f32::consts::LOG2_E;
-        self.isa.run(SiftAll { keys, q: Bytes { codes, of: along }, softcap, centers, sure, lists: cells.listing() })
+        let (rows, lists) = (nodes.of(lane).0, cells.listing());
+        self.isa.run(SiftKeys { keys, q, softcap, rows, centers, sure, lists })
     }
 
     /// For a few rows, asks for the coordinates of the children that a level lists, all at once.

@@ -130,6 +130,8 @@ pub(crate) struct Along {
     pub(crate) lost: f32,
     /// What is allowed for rounding, in units of the vector.
     pub(crate) slack: f32,
+    /// `zero` with it.
+    pub(crate) most: f32,
     /// What a key may stand out per unit of its cell's reach.
     pub(crate) far: f32,
     /// Logit to reach.
@@ -216,7 +218,13 @@ fn numbers(bytes: [u8; BLOCK]) -> [i32; BLOCK / 4] {
 impl Along {
     /// Of a query whose bytes have this step and sum; nothing is allowed for rounding and nothing to be reached.
     pub(crate) fn new(unit: f32, sum: f32, lost: f32) -> Along {
-        Along { unit, zero: -MIDDLE * unit * sum, lost, slack: 0.0, far: 0.0, needle: 0.0 }
+        let zero = -MIDDLE * unit * sum;
+        Along { unit, zero, lost, slack: 0.0, most: zero, far: 0.0, needle: 0.0 }
+    }
+
+    /// The same with so much allowed for rounding.
+    pub(crate) fn allowing(self, slack: f32) -> Along {
+        Along { slack, most: self.zero + slack, ..self }
     }
 }
 

@@ -27,7 +27,7 @@ impl Rounded {
         let of = (0..QUERIES).map(|r| {
             let (x, out) = (&q[r * dim..][..dim], &mut codes[r * len..][..len]);
             let (unit, sum, lost) = Isa::Scalar.run(RoundQuery { x, out });
-            Along { slack: 0.3, far: 0.2, ..Along::new(unit, sum, lost) }
+            Along { far: 0.2, ..Along::new(unit, sum, lost).allowing(0.3) }
         });
         let of = of.collect();
         Rounded { words, unit, codes, of }
@@ -155,46 +155,114 @@ fn sifting_keeps_the_rows_with_a_key_that_reaches_the_needle() {
         let coded = rounded.coded();
         for isa in isas() {
             for (list, softcap) in lists(QUERIES).zip([0.0, 0.0, 9.0, 0.0, 0.0, 9.0, 0.0, 9.0]) {
-                for of_cells in [true, false] {
-                    let (mut rows, mut places, mut scores) =
-                        (list.clone(), list.clone(), vec![0.0; list.len() * BLOCK]);
-                    places.reverse();
-                    let given = places.clone();
-                    let n = isa.run(Sift {
-                        keys: coded,
-                        q: rounded.bytes(),
-                        softcap,
-                        cells: of_cells.then_some(OfCells { reach: &reach, scores: &mut scores }),
-                        centers: &centers,
-                        sure: &sure,
-                        lane: 6,
-                        rows: &mut rows,
-                        places: &mut places,
+                let (mut rows, mut places, mut scores) = (list.clone(), list.clone(), vec![0.0; list.len() * BLOCK]);
+                places.reverse();
+                let given = places.clone();
+                let n = isa.run(Sift {
+                    keys: coded,
+                    q: rounded.bytes(),
+                    softcap,
+                    reach: &reach,
+                    scores: &mut scores,
+                    centers: &centers,
+                    sure: &sure,
+                    lane: 6,
+                    rows: &mut rows,
+                    places: &mut places,
+                });
+                let (mut want, mut means) = (Vec::new(), Vec::new());
+                for (&r, &place) in list.iter().zip(&given) {
+                    let a = &rounded.of[r as usize];
+                    let center = f64::from(centers[place as usize * BLOCK + 6]);
+                    let x: Vec<f64> = (0..BLOCK).map(|j| rounded.product(dim, r as usize, j) + center).collect();
+                    let best = (0..BLOCK).map(|j| {
+                        let slack = f64::from(a.slack) * f64::from(coded.unit[j].to_f32());
+                        cap(x[j] + slack + f64::from(a.far) * f64::from(reach[j]), softcap)
                     });
-                    let (mut want, mut means) = (Vec::new(), Vec::new());
-                    for (&r, &place) in list.iter().zip(&given) {
-                        let a = &rounded.of[r as usize];
-                        let center = f64::from(centers[place as usize * BLOCK + 6]);
-                        let x: Vec<f64> = (0..BLOCK).map(|j| rounded.product(dim, r as usize, j) + center).collect();
+                    let best = best.fold(f64::NEG_INFINITY, f64::max) - f64::from(a.needle);
+                    assert!(best.abs() > 1e-5, "the test's own numbers are clear");
+                    if best > 0.0 || sure[place as usize] >> 6 & 1 == 1 {
+                        want.push((r, place));
+                        means.extend(x);
+                    }
+                }
+                let have: Vec<(u16, u16)> = rows[..n].iter().copied().zip(places[..n].iter().copied()).collect();
+                assert_eq!(have, want, "{}", isa.name());
+                scores.iter().zip(&means).for_each(|(&have, &want)| close(have, want, 100.0, isa.name()));
+                assert!(list.len() < QUERIES || (1..QUERIES).contains(&n), "rows of both kinds: {n}");
+            }
+        }
+    }
+}
+
+/// Every cell of a node at once, by the coordinates of its keys.
+#[test]
+fn cells_keep_the_rows_with_a_key_that_reaches_the_needle() {
+    let centers = noise(QUERIES * BLOCK, 113);
+    // Places are numbers of rows in the node's list, which begins with the last query.
+    let listed: Vec<u16> = (0..QUERIES as u16).rev().collect();
+    let sure: Vec<u16> = (0..QUERIES).map(|i| u16::from(i % 7 == 4) << (i % 16)).collect();
+    for &dim in first(1, &[5, 32, 72]) {
+        let mut cells: Vec<Rounded> = (0..BLOCK as u64).map(|lane| Rounded::new(dim, 1.5, 115 + 2 * lane)).collect();
+        // Queries of the first, for all.
+        let (codes, mut of) = (cells[0].codes.clone(), cells[0].of.clone());
+        for ((of, x), i) in of.iter_mut().zip(noise(QUERIES, 17)).zip(0..) {
+            of.needle = match i {
+                11 => f32::NEG_INFINITY,
+                12 => f32::INFINITY,
+                _ => x * 6.0 + 3.0,
+            };
+        }
+        cells.iter_mut().for_each(|cell| (cell.codes, cell.of) = (codes.clone(), of.clone()));
+        let words: Vec<u32> = cells.iter().flat_map(|cell| cell.words.clone()).collect();
+        let unit: Vec<[bf16; BLOCK]> = cells.iter().map(|cell| cell.unit).collect();
+        for isa in isas() {
+            for (count, softcap) in
+                [(1, 0.0), (3, 5.0), (15, 0.0), (16, 9.0), (18, 0.0), (QUERIES, 0.0), (QUERIES, 9.0)]
+            {
+                let mut len = [0; BLOCK];
+                let (mut rows, mut places) = (vec![0; BLOCK * QUERIES], vec![0; BLOCK * QUERIES]);
+                for lane in (0..BLOCK).filter(|lane| lane % 5 != 3) {
+                    len[lane] = count - lane * count / 40;
+                    for i in 0..len[lane] {
+                        places[lane * QUERIES + i] = ((i * 5 + lane) % QUERIES) as u16;
+                        rows[lane * QUERIES + i] = listed[places[lane * QUERIES + i] as usize];
+                    }
+                }
+                let (given, given_places, given_len) = (rows.clone(), places.clone(), len);
+                let mut gaps = centers.clone();
+                let before = isa.run(SiftKeys {
+                    keys: Many { words: &words, each: super::words(dim) * BLOCK, unit: &unit },
+                    q: Bytes { codes: &codes, of: &of },
+                    softcap,
+                    rows: &listed,
+                    centers: &mut gaps,
+                    sure: &sure,
+                    lists: Listing { len: &mut len, stride: QUERIES, rows: &mut rows, places: &mut places },
+                });
+                assert_eq!(before, given_len.iter().sum::<usize>());
+                for lane in 0..BLOCK {
+                    let at = lane * QUERIES;
+                    let mut want = Vec::new();
+                    for (&r, &place) in given[at..][..given_len[lane]].iter().zip(&given_places[at..]) {
+                        let a = &of[r as usize];
+                        let center = f64::from(centers[place as usize * BLOCK + lane]);
                         let best = (0..BLOCK).map(|j| {
-                            let slack = f64::from(a.slack) * f64::from(coded.unit[j].to_f32());
-                            let far = if of_cells { f64::from(a.far) * f64::from(reach[j]) } else { 0.0 };
-                            cap(x[j] + slack + far, softcap)
+                            let slack = f64::from(a.slack) * f64::from(unit[lane][j].to_f32());
+                            cap(cells[lane].product(dim, r as usize, j) + center + slack, softcap)
                         });
                         let best = best.fold(f64::NEG_INFINITY, f64::max) - f64::from(a.needle);
                         assert!(best.abs() > 1e-5, "the test's own numbers are clear");
-                        if best > 0.0 || sure[place as usize] >> 6 & 1 == 1 {
+                        if best > 0.0 || sure[place as usize] >> lane & 1 == 1 {
                             want.push((r, place));
-                            means.extend(x);
                         }
                     }
-                    let have: Vec<(u16, u16)> = rows[..n].iter().copied().zip(places[..n].iter().copied()).collect();
-                    assert_eq!(have, want, "{}", isa.name());
-                    if of_cells {
-                        scores.iter().zip(&means).for_each(|(&have, &want)| close(have, want, 100.0, isa.name()));
-                    }
-                    assert!(list.len() < QUERIES || (1..QUERIES).contains(&n), "rows of both kinds: {n}");
+                    let have: Vec<(u16, u16)> =
+                        rows[at..][..len[lane]].iter().copied().zip(places[at..].iter().copied()).collect();
+                    assert_eq!(have, want, "{}, cell {lane}", isa.name());
                 }
+                let after: usize = len.iter().sum();
+                assert!(count < QUERIES || (1..before).contains(&after), "rows of both kinds: {after} of {before}");
             }
         }
     }

@@ -97,7 +97,7 @@ impl Case {
         for (r, x) in noise(queries * dim, seed + 1).chunks(dim).enumerate() {
             q[r * q_stride..][..dim].copy_from_slice(x);
             let (unit, sum, lost) = Isa::Scalar.run(RoundQuery { x, out: &mut codes[r * len..][..len] });
-            along[r] = Along { slack: 0.2, far: 0.9, needle: 1.9, ..Along::new(unit, sum, lost) };
+            along[r] = Along { far: 0.9, needle: 1.9, ..Along::new(unit, sum, lost).allowing(0.2) };
         }
         let bits = |seed: u64| (0..queries as u64).map(move |r| hash(seed, r) as u16 & ((1 << NODES) - 1));
         let mut spread = size(CELLS, seed + 2, 0.3, 0.6);

@@ -4,7 +4,7 @@
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 //!
 //! `scores` products; `total` sums of weights; `choose` estimates and what is opened for them; `by_child` who opens a child;
-//! `sift` a second look along the coordinates of `coords`; `weigh` exact weights; `opened` all of it for the opened cells of a node; `few_rows` all of it for a few rows, under `thresholds`; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
+//! `sift` and `sift_keys` a second look along the coordinates of `coords`; `weigh` exact weights; `opened` all of it for the opened cells of a node; `few_rows` all of it for a few rows, under `thresholds`; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
 
 mod biased;
 #[cfg(all(test, feature = "full"))]
@@ -24,6 +24,7 @@ mod opened;
 mod opened_tests;
 mod scores;
 mod sift;
+mod sift_keys;
 #[cfg(all(test, feature = "full"))]
 mod tests;
 mod thresholds;
@@ -43,7 +44,8 @@ pub(crate) use few_rows::{Below, FewRows, Slot, Sums};
 pub(crate) use gather::{Fetch, FetchSome, Gather, Gram, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use opened::Opened;
 pub(crate) use scores::{Forms, Scores};
-pub(crate) use sift::{Listing, OfCells, Sift, SiftAll};
+pub(crate) use sift::Sift;
+pub(crate) use sift_keys::{Listing, SiftKeys};
 pub(crate) use thresholds::{RAISE, Shares, Thresholds};
 pub(crate) use total::{AddUp, LOWEST, Raise, Total};
 pub(crate) use values::{AddKeys, AddScaled, AddValues, Settle};

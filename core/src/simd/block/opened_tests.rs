@@ -4,7 +4,6 @@ use super::tests::{QUERIES, cap, close, first, isas, noise};
 use super::*;
 use crate::math::hash;
 use crate::mem::Rows;
-use half::bf16;
 use std::vec;
 use std::vec::Vec;
 
@@ -133,50 +132,6 @@ fn opened_cells_are_weighed_and_added() {
                     assert!(!to.lost[r]);
                 }
             }
-        }
-    }
-}
-
-#[test]
-fn cells_are_sifted_one_by_one() {
-    for &dim in first(1, &[5usize, 32, 72]) {
-        let each = words(dim) * BLOCK;
-        let (mut coded, mut unit) = (vec![0; BLOCK * each], vec![[bf16::ZERO; BLOCK]; BLOCK]);
-        for (lane, unit) in unit.iter_mut().enumerate() {
-            let rows = noise(BLOCK * dim, 111 + lane as u64);
-            let words = &mut coded[lane * each..][..each];
-            crate::simd::Isa::Scalar.run(Encode { rows: &rows, stride: dim, dim, words, unit });
-        }
-        let (len, q) = (2 * words(dim), noise(QUERIES * dim, 112));
-        let mut codes = vec![0; QUERIES * len];
-        let of: Vec<Along> = (0..QUERIES)
-            .map(|r| {
-                let (x, out) = (&q[r * dim..][..dim], &mut codes[r * len..][..len]);
-                let (unit, sum, lost) = crate::simd::Isa::Scalar.run(RoundQuery { x, out });
-                Along { slack: 0.1, needle: 0.6 * (dim as f32).sqrt(), ..Along::new(unit, sum, lost) }
-            })
-            .collect();
-        let (centers, sure) = (noise(QUERIES * BLOCK, 113), vec![1 << 5; QUERIES]);
-        for isa in isas() {
-            let mut all = Openings::new();
-            let before: usize = all.len.iter().sum();
-            let keys = Many { words: &coded, each, unit: &unit };
-            let bytes = || Bytes { codes: &codes, of: &of };
-            let lists = all.listing();
-            let (centers, sure) = (&centers[..], &sure[..]);
-            let had = isa.run(SiftAll { keys, q: bytes(), softcap: 0.0, centers, sure, lists });
-            assert_eq!(had, before);
-            let mut apart = Openings::new();
-            for lane in 0..BLOCK {
-                let part = lane * STEP..lane * STEP + apart.len[lane];
-                let keys = Coded { words: &coded[lane * each..][..each], unit: &unit[lane] };
-                let (rows, places) = (&mut apart.rows[part.clone()], &mut apart.places[part]);
-                apart.len[lane] =
-                    isa.run(Sift { keys, cells: None, q: bytes(), softcap: 0.0, centers, sure, lane, rows, places });
-                assert!(all.of(lane).eq(apart.of(lane)), "{}, cell {lane}", isa.name());
-            }
-            let after: usize = all.len.iter().sum();
-            assert!((1..before).contains(&after), "rows of both kinds: {after} of {before}");
         }
     }
 }

@@ -1,17 +1,19 @@
-//! A second look at the rows of a child, along coordinates in four bits.
+//! A second look at the rows of a node, along the coordinates of its cells in four bits.
 
-use super::coords::{Bytes, Coded, Many, products};
+use super::coords::{Bytes, Coded, products};
 use super::{BLOCK, capped, check};
 use crate::simd::Task;
 use crate::simd::vector::Simd;
 
-/// Coordinates of a node's cells or a cell's keys, and of queries.
+/// Coordinates of a node's cells, and of queries.
 pub(crate) struct Sift<'a> {
     pub(crate) keys: Coded<'a>,
     pub(crate) q: Bytes<'a>,
     pub(crate) softcap: f32,
-    /// What cells need beside; nothing for keys.
-    pub(crate) cells: Option<OfCells<'a>>,
+    /// How far the keys of each cell reach from its mean.
+    pub(crate) reach: &'a [f32],
+    /// Gets the scores of the cells' means, `[place][BLOCK]` by the new places of the rows that pass.
+    pub(crate) scores: &'a mut [f32],
     /// Scores of the parent's children, `[place][BLOCK]`, of which this is child `lane`.
     pub(crate) centers: &'a [f32],
     /// Bits of the children that pass whatever their keys, by place.
@@ -20,52 +22,6 @@ pub(crate) struct Sift<'a> {
     /// Queries, and their places in the parent's list.
     pub(crate) rows: &'a mut [u16],
     pub(crate) places: &'a mut [u16],
-}
-
-/// [`Sift`] of all children of a node by the coordinates of their keys.
-pub(crate) struct SiftAll<'a> {
-    pub(crate) keys: Many<'a>,
-    pub(crate) q: Bytes<'a>,
-    pub(crate) softcap: f32,
-    pub(crate) centers: &'a [f32],
-    pub(crate) sure: &'a [u16],
-    pub(crate) lists: Listing<'a>,
-}
-
-/// Rows by child, as [`ByChild`](super::ByChild) leaves them.
-pub(crate) struct Listing<'a> {
-    pub(crate) len: &'a mut [usize; BLOCK],
-    pub(crate) stride: usize,
-    pub(crate) rows: &'a mut [u16],
-    pub(crate) places: &'a mut [u16],
-}
-
-impl Task for SiftAll<'_> {
-    /// Rows of all lists before.
-    type Out = usize;
-    const DOT16: bool = true;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> usize {
-        let SiftAll { keys, q, softcap, centers, sure, lists } = self;
-        let Listing { len, stride, rows, places } = lists;
-        let mut before = 0;
-        for (lane, len) in len.iter_mut().enumerate().filter(|(_, len)| **len > 0) {
-            before += *len;
-            let (rows, places) = (&mut rows[lane * stride..][..*len], &mut places[lane * stride..][..*len]);
-            let keys = keys.block(lane);
-            *len = Sift { keys, q, softcap, cells: None, centers, sure, lane, rows, places }.run(s);
-        }
-        before
-    }
-}
-
-/// Beside the coordinates of a node's cells.
-pub(crate) struct OfCells<'a> {
-    /// How far the keys of each reach from its mean.
-    pub(crate) reach: &'a [f32],
-    /// Gets the scores of their means, `[place][BLOCK]` by the new places of the rows that pass.
-    pub(crate) scores: &'a mut [f32],
 }
 
 impl Task for Sift<'_> {
@@ -78,21 +34,12 @@ impl Task for Sift<'_> {
         check(self.rows, self.q.of.len(), 1, 1);
         check(self.places, self.centers.len().min(self.sure.len() * BLOCK), BLOCK, BLOCK);
         assert!(self.places.len() == self.rows.len() && self.lane < BLOCK);
-        if let Some(cells) = &self.cells {
-            assert!(cells.reach.len() >= BLOCK && cells.scores.len() >= self.rows.len() * BLOCK);
-        }
+        assert!(self.reach.len() >= BLOCK && self.scores.len() >= self.rows.len() * BLOCK);
         let words = self.keys.words.len() / BLOCK;
         self.q.check(words);
         // Loops of their own: one that knows of softcaps is too long to be unrolled.
         // SAFETY: checked.
-        unsafe {
-            match (self.softcap > 0.0, self.cells.is_some()) {
-                (false, false) => self.some::<S, false, false>(s, words),
-                (false, true) => self.some::<S, false, true>(s, words),
-                (true, false) => self.some::<S, true, false>(s, words),
-                (true, true) => self.some::<S, true, true>(s, words),
-            }
-        }
+        unsafe { if self.softcap > 0.0 { self.some::<S, true>(s, words) } else { self.some::<S, false>(s, words) } }
     }
 }
 
@@ -100,14 +47,14 @@ impl Sift<'_> {
     /// # Safety
     /// As checked in `run`.
     #[inline(always)]
-    unsafe fn some<S: Simd, const CAPPED: bool, const CELLS: bool>(&mut self, s: S, words: usize) -> usize {
+    unsafe fn some<S: Simd, const CAPPED: bool>(&mut self, s: S, words: usize) -> usize {
         // SAFETY: passed on.
         unsafe {
             match S::LANES {
-                16 => self.tiles::<S, 1, 8, CAPPED, CELLS>(s, words),
-                8 => self.tiles::<S, 2, 4, CAPPED, CELLS>(s, words),
-                4 => self.tiles::<S, 4, 4, CAPPED, CELLS>(s, words),
-                _ => self.tiles::<S, 16, 1, CAPPED, CELLS>(s, words),
+                16 => self.tiles::<S, 1, 8, CAPPED>(s, words),
+                8 => self.tiles::<S, 2, 4, CAPPED>(s, words),
+                4 => self.tiles::<S, 4, 4, CAPPED>(s, words),
+                _ => self.tiles::<S, 16, 1, CAPPED>(s, words),
             }
         }
     }
@@ -115,7 +62,7 @@ impl Sift<'_> {
     /// # Safety
     /// As checked in `run`.
     #[inline(always)]
-    unsafe fn tiles<S: Simd, const C: usize, const R: usize, const CAPPED: bool, const CELLS: bool>(
+    unsafe fn tiles<S: Simd, const C: usize, const R: usize, const CAPPED: bool>(
         &mut self,
         s: S,
         words: usize,
@@ -124,19 +71,19 @@ impl Sift<'_> {
         // SAFETY: rows i.. are there; those at the front have been read.
         unsafe {
             while i + R <= n {
-                front = self.tile::<S, C, R, CAPPED, CELLS>(s, words, i, front);
+                front = self.tile::<S, C, R, CAPPED>(s, words, i, front);
                 i += R;
             }
             if R > 4 && i + 4 <= n {
-                front = self.tile::<S, C, 4, CAPPED, CELLS>(s, words, i, front);
+                front = self.tile::<S, C, 4, CAPPED>(s, words, i, front);
                 i += 4;
             }
             while R > 2 && i + 2 <= n {
-                front = self.tile::<S, C, 2, CAPPED, CELLS>(s, words, i, front);
+                front = self.tile::<S, C, 2, CAPPED>(s, words, i, front);
                 i += 2;
             }
             while i < n {
-                front = self.tile::<S, C, 1, CAPPED, CELLS>(s, words, i, front);
+                front = self.tile::<S, C, 1, CAPPED>(s, words, i, front);
                 i += 1;
             }
         }
@@ -146,9 +93,9 @@ impl Sift<'_> {
     /// `R` rows from list place `i` on; those that pass go to `front` on, whose end is returned.
     ///
     /// # Safety
-    /// They are there; `C * LANES` is the block; `CELLS` says whether there are `cells`.
+    /// They are there; `C * LANES` is the block.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const C: usize, const R: usize, const CAPPED: bool, const CELLS: bool>(
+    unsafe fn tile<S: Simd, const C: usize, const R: usize, const CAPPED: bool>(
         &mut self,
         s: S,
         words: usize,
@@ -168,10 +115,7 @@ impl Sift<'_> {
             // SAFETY: vector c of the block's steps.
             unit[c] = unsafe { s.load_bf16(self.keys.unit.as_ptr().add(c * S::LANES).cast()) };
         }
-        let (reach, kept) = match &mut self.cells {
-            Some(cells) => (cells.reach.as_ptr(), cells.scores.as_mut_ptr()),
-            None => (core::ptr::null(), core::ptr::null_mut()),
-        };
+        let (reach, kept) = (self.reach.as_ptr(), self.scores.as_mut_ptr());
         let mut pass = [false; R];
         let mut scores = [[s.splat(0.0); C]; R];
         for r in 0..R {
@@ -183,18 +127,14 @@ impl Sift<'_> {
                 // Without a softcap the needle comes to the keys, one number, and not the keys to the needle.
                 let needle = if CAPPED { along.needle } else { along.needle - center };
                 let (step, zero) = (s.splat(along.unit), s.splat(along.zero));
-                let slack = s.splat(along.zero + along.slack);
+                let slack = s.splat(along.most);
                 let (needle, far) = (s.splat(needle), s.splat(along.far));
                 let mut below = all;
                 for c in 0..C {
                     let codes = s.to_f32(acc[r][c]);
                     let most = s.fma(codes, step, slack);
-                    let mut x = if CELLS {
-                        scores[r][c] = s.fma(s.fma(codes, step, zero), unit[c], s.splat(center));
-                        s.fma(most, unit[c], s.mul(s.load(reach.add(c * S::LANES)), far))
-                    } else {
-                        s.mul(most, unit[c])
-                    };
+                    scores[r][c] = s.fma(s.fma(codes, step, zero), unit[c], s.splat(center));
+                    let mut x = s.fma(most, unit[c], s.mul(s.load(reach.add(c * S::LANES)), far));
                     if CAPPED {
                         x = capped(s, s.add(x, s.splat(center)), self.softcap);
                     }
@@ -212,9 +152,7 @@ impl Sift<'_> {
                 *rows.add(front) = *rows.add(i + r);
                 *places.add(front) = *places.add(i + r);
                 for c in 0..C {
-                    if CELLS {
-                        s.store(kept.add(front * BLOCK + c * S::LANES), scores[r][c]);
-                    }
+                    s.store(kept.add(front * BLOCK + c * S::LANES), scores[r][c]);
                 }
             }
             front += usize::from(pass[r]);
