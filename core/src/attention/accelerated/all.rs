@@ -125,10 +125,10 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         }
     }
 
-    /// [`choose`](Self::choose) for the blocks of a call, by what was chosen for the rows before them where they are no more than
-    /// one block speaks for. That exact attention is better is not passed on: contexts grow.
+    /// [`choose`](Self::choose) for the blocks of a call; in auto mode by what was chosen for the rows of the call before, where they
+    /// are no more than one block speaks for. That exact attention is better is not passed on: contexts grow.
     fn lead(&self, b: &RowBlock<'_>, blocks: usize, rules: &[Rule; LADDER], work: &mut Work) -> Option<usize> {
-        let tries = blocks <= LED && !b.is_few(work) && self.verified().is_none() && !self.rule.never_dense();
+        let tries = self.is_auto() && blocks <= LED && !b.is_few(work) && self.verified().is_none();
         if let Some(times) = b.cells.lead().way().filter(|_| tries) {
             return Some(times);
         }
@@ -258,7 +258,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         }
         let again = failing as u64 * seen / queries as u64;
         let estimated_mass = self.finish(b, work, stats) / queries as f32;
-        let pairs = seen - (usable * SEGMENT * queries) as u64 + done.cells * BLOCK as u64 + again;
+        let pairs = seen - (usable * SEGMENT * queries) as u64 + done.keys + again;
         stats.add(&AttentionStats { pairs, cells_opened: done.cells, estimated_mass, ..part });
     }
 

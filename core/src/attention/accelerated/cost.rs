@@ -14,7 +14,7 @@ pub(super) struct Cost {
 /// where both grow with the elements. Exactly, all rows of a group read keys and values once.
 pub(super) fn of_few(queries: usize, segments: usize, done: &Done) -> f64 {
     let exactly = (segments * SEGMENT) as f64 * (0.7 + 0.3 * queries as f64);
-    let Done { nodes, cells, sifted } = *done;
+    let Done { nodes, cells, sifted, .. } = *done;
     let listed = 15.0 * nodes as f64 + 30.0 * cells as f64 + 3.0 * sifted as f64;
     let always = 850.0 + 6.0 * (segments * NODES * queries) as f64;
     (always + listed) / exactly

@@ -25,6 +25,8 @@ pub(super) struct Done {
     pub(super) sifted: u64,
     /// (cell, row) pairs opened.
     pub(super) cells: u64,
+    /// (key, row) pairs scored in them.
+    pub(super) keys: u64,
 }
 
 /// Cells err together more often than a prediction that takes them one by one allows for: by so much on trained heads.
@@ -241,10 +243,13 @@ impl RowBlock<'_> {
         done.nodes += count.nodes as u64;
         done.sifted += count.sifted as u64;
         done.cells += count.cells as u64;
+        done.keys += count.keys as u64;
         if let Some(watch) = watch {
             for slot in &slots[..count.nodes] {
-                for leaf in (0..BLOCK).filter(|leaf| slot.opened >> leaf & 1 != 0) {
-                    watch(slot.query, self.cells.keys_of(at * BLOCK + slot.lane as usize, leaf));
+                for (leaf, picked) in slot.picked.iter().enumerate() {
+                    let ids = self.cells.keys_of(at * BLOCK + slot.lane as usize, leaf);
+                    let ids = ids.chunks_exact(1).enumerate().filter(|(key, _)| picked >> key & 1 != 0);
+                    ids.for_each(|(_, id)| watch(slot.query, id));
                 }
             }
         }
@@ -459,7 +464,7 @@ impl RowBlock<'_> {
         let Work { light, lost, sums, full, keys, room, lifted, .. } = work;
         let lifts = lifted.as_ref().filter(|l| l.on()).map(Lifted::cells);
         let biases = self.biases().zip(lifts);
-        done.cells += self.isa.run(Opened {
+        let cells = self.isa.run(Opened {
             keys: &self.head.k,
             values: &self.head.v,
             ids: self.cells.keys_of_node(node),
@@ -481,6 +486,8 @@ impl RowBlock<'_> {
             block: keys,
             room,
         }) as u64;
+        done.cells += cells;
+        done.keys += cells * BLOCK as u64;
     }
 }
 

@@ -31,8 +31,9 @@ pub(crate) struct Slot {
     /// Cells whose keys are looked at, as bits, and those that are opened whatever these say.
     listed: u16,
     sure: u16,
-    /// Cells that are opened.
+    /// Cells that are opened, and which of their keys are scored.
     pub(crate) opened: u16,
+    pub(crate) picked: [u16; BLOCK],
 }
 
 /// What lies below a root block, node by node, as far as there are nodes.
@@ -146,8 +147,9 @@ pub(crate) struct Count {
     pub(crate) nodes: usize,
     /// (node, row) and (cell, row) pairs that were looked at by their coordinates.
     pub(crate) sifted: usize,
-    /// (cell, row) pairs opened.
+    /// (cell, row) pairs opened, and (key, row) pairs scored there.
     pub(crate) cells: usize,
+    pub(crate) keys: usize,
 }
 
 impl Task for FewRows<'_> {
@@ -299,7 +301,8 @@ impl FewRows<'_> {
             }
             // SAFETY: passed on; the slot is there, since every node of every query has one.
             let (listed, sure) = unsafe { self.choose(s, query, lane, count.nodes) };
-            self.slots[count.nodes] = Slot { query: query as u16, lane: lane as u16, listed, sure, opened: 0 };
+            self.slots[count.nodes] =
+                Slot { query: query as u16, lane: lane as u16, listed, sure, opened: 0, picked: [0; BLOCK] };
             count.nodes += 1;
             let mut fresh = listed & !looked;
             looked |= listed;
@@ -416,53 +419,101 @@ impl FewRows<'_> {
             let center = self.scores[slots[r] * BLOCK + leaf];
             let needle = s.splat(if self.softcap > 0.0 { needle } else { needle - center });
             let (center, reference) = (s.splat(center), s.splat(self.limits.reference[query as usize]));
-            let (mut below, mut mass) = (0, s.splat(0.0));
+            let fine = s.splat(self.limits.fine[query as usize]);
+            let (mut below, mut light, mut mass, mut rest) = (0, 0, s.splat(0.0), s.splat(0.0));
             for c in 0..C {
                 // SAFETY: vector c of the cell's steps.
                 let unit = unsafe { s.load_bf16(cell.unit.as_ptr().add(c * S::LANES).cast()) };
                 let raw = s.to_f32(codes[r][c]);
                 let x = capped(s, s.fma(s.fma(raw, step, start), unit, center), self.softcap);
-                mass = s.add(mass, s.exp2(s.min(s.sub(x, reference), s.splat(MOST))));
+                let w = s.exp2(s.min(s.sub(x, reference), s.splat(MOST)));
+                mass = s.add(mass, w);
                 let mut x = s.mul(s.fma(raw, step, most), unit);
                 if self.softcap > 0.0 {
                     x = capped(s, s.add(x, center), self.softcap);
                 }
                 below |= s.lt_bits(x, needle) << (c * S::LANES);
+                light |= s.lt_bits(w, fine) << (c * S::LANES);
+                let left = s.select_lt(w, fine, w, s.splat(0.0));
+                rest = s.add(rest, s.select_lt(x, needle, left, s.splat(0.0)));
             }
-            self.weights[slots[r] * BLOCK + leaf] = s.reduce_add(mass);
-            if below as u16 != u16::MAX || sure >> leaf & 1 != 0 {
-                self.slots[slots[r]].opened |= 1 << leaf;
-                let ids = &self.below.ids[(lane * BLOCK + leaf) * BLOCK..][..BLOCK];
+            let at = slots[r] * BLOCK + leaf;
+            let sure = sure >> leaf & 1 != 0;
+            // Nothing of a cell where no key stands out; else also what comes with its own value.
+            let mut picked = match !(below as u16) {
+                _ if sure => u16::MAX,
+                0 => 0,
+                found => found | !(light as u16),
+            };
+            if picked == 0 {
+                self.weights[at] = s.reduce_add(mass);
+                continue;
+            }
+            self.weights[at] = if sure { 0.0 } else { s.reduce_add(rest) };
+            let slot = &mut self.slots[slots[r]];
+            slot.opened |= 1 << leaf;
+            slot.picked[leaf] = picked;
+            let ids = &self.below.ids[(lane * BLOCK + leaf) * BLOCK..][..BLOCK];
+            while let Some(key) = next(&mut picked) {
+                let ids = &ids[key..][..1];
                 Prefetch { from: self.keys, ids }.run(s);
                 Prefetch { from: self.values, ids }.run(s);
             }
         }
     }
 
-    /// Exact weights and values of the cells that a slot opens.
+    /// Exact weights and values of the keys that a slot's cells are opened for, sixteen at a time.
     #[inline(always)]
     fn open<S: Simd>(&mut self, s: S, slot: usize, count: &mut Count) {
-        let Slot { query, lane, opened, .. } = self.slots[slot];
-        let (row, mut left) = (query as usize, opened);
+        let Slot { lane, mut opened, picked, .. } = self.slots[slot];
         count.cells += opened.count_ones() as usize;
+        let (mut ids, mut leaves, mut n) = ([0; BLOCK], [0; BLOCK], 0);
+        while let Some(leaf) = next(&mut opened) {
+            let mut picked = picked[leaf];
+            count.keys += picked.count_ones() as usize;
+            while let Some(key) = next(&mut picked) {
+                ids[n] = self.below.ids[(lane as usize * BLOCK + leaf) * BLOCK + key];
+                leaves[n] = leaf as u8;
+                n += 1;
+                if n == BLOCK {
+                    self.open_keys(s, slot, &ids, &leaves);
+                    n = 0;
+                }
+            }
+        }
+        if n > 0 {
+            let last = ids[n - 1];
+            ids[n..].fill(last);
+            self.open_keys(s, slot, &ids, &leaves[..n]);
+        }
+    }
+
+    /// Keys of so many leaves.
+    #[inline(always)]
+    fn open_keys<S: Simd>(&mut self, s: S, slot: usize, ids: &[u32; BLOCK], leaves: &[u8]) {
+        let query = self.slots[slot].query;
+        let row = query as usize;
         let q = &self.q.data[row * self.q.stride..][..self.q.cols];
         let Sums { exact, light, lost, out, stride, .. } = &mut self.sums;
         let exact = &mut exact[row * BLOCK..][..BLOCK];
-        while let Some(leaf) = next(&mut left) {
-            let ids = &self.below.ids[(lane as usize * BLOCK + leaf) * BLOCK..][..BLOCK];
-            let mut p = [0.0; BLOCK];
-            few::dots_at(s, self.keys, ids, q, &mut p);
-            let (reference, fine) = (self.limits.reference[row], self.limits.fine[row]);
-            // SAFETY: BLOCK numbers both.
-            let (sum, bits, fits) =
-                unsafe { weigh(s, p.as_mut_ptr(), exact.as_mut_ptr(), reference, fine, self.softcap) };
-            lost[row] |= !fits;
-            let sum = s.reduce_add(sum);
-            self.weights[slot * BLOCK + leaf] = sum;
-            light[row] += sum;
-            if bits != 0 {
-                AddKeys { p: &p, rows: &[[query, bits as u16]], values: self.values, ids, out, stride: *stride }.run(s);
-            }
+        let mut p = [0.0; BLOCK];
+        few::dots_at(s, self.keys, &ids[..leaves.len().next_multiple_of(few::STEP)], q, &mut p);
+        let (reference, fine) = (self.limits.reference[row], self.limits.fine[row]);
+        // Beyond the last key lie zeros and keys that come twice: what they weigh is left out.
+        let first = p[0];
+        p[leaves.len()..].fill(first);
+        let mut none = [0.0; BLOCK];
+        // SAFETY: BLOCK numbers both.
+        let (_, bits, fits) = unsafe { weigh(s, p.as_mut_ptr(), none.as_mut_ptr(), reference, fine, self.softcap) };
+        lost[row] |= !fits;
+        exact.iter_mut().zip(&p[..leaves.len()]).for_each(|(sum, p)| *sum += p);
+        let own = bits as u16 & (u16::MAX >> (BLOCK - leaves.len()));
+        for (j, &leaf) in leaves.iter().enumerate().filter(|(j, _)| own >> j & 1 == 0) {
+            self.weights[slot * BLOCK + leaf as usize] += p[j];
+            light[row] += p[j];
+        }
+        if own != 0 {
+            AddKeys { p: &p, rows: &[[query, own]], values: self.values, ids, out, stride: *stride }.run(s);
         }
     }
 

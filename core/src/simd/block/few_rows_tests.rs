@@ -124,9 +124,9 @@ impl Case {
             open: bits(seed + 10).map(|bits| bits | 0x53).collect(),
             sure: bits(seed + 11).zip(bits(seed + 12)).map(|(a, b)| a & b & 0x11).collect(),
             reference: noise(queries, seed + 13),
-            fine: size(queries, seed + 14, 0.5, 1.0),
+            fine: size(queries, seed + 14, 4.0, 8.0),
             coarse: size(queries, seed + 15, 20.0, 60.0),
-            mass: size(queries, seed + 16, 8.0, 14.0),
+            mass: size(queries, seed + 16, 30.0, 60.0),
             sigma: size(queries, seed + 17, 0.5, 1.0),
             total: vec![1e9; queries],
             shares: Shares { needle: 0.5, mass: [1.0, 1.0], fine: 0.1, coarse: 0.5, stand_out: 0.5 },
@@ -187,7 +187,7 @@ impl Case {
                     continue;
                 }
                 o.count.nodes += 1;
-                let (mut weights, mut opened) = ([0.0; BLOCK], 0);
+                let (mut weights, mut opened, mut scored) = ([0.0; BLOCK], 0, 0);
                 for leaf in 0..BLOCK {
                     let cell = lane * BLOCK + leaf;
                     let ids = &self.ids[cell * BLOCK..][..BLOCK];
@@ -205,32 +205,41 @@ impl Case {
                     }
                     // By the coordinates of its keys.
                     o.count.sifted += 1;
-                    let mut open = sure;
-                    weights[leaf] = 0.0;
+                    let mut found = [sure; BLOCK];
+                    let mut by_code = [0.0; BLOCK];
                     for j in 0..BLOCK {
                         let (dot, unit) = self.product(r, &self.cells, cell, j);
-                        weights[leaf] += (capped(x[leaf] + dot) - reference).exp2();
-                        open |= !Case::less(capped(x[leaf] + dot + slack * unit), needle);
+                        by_code[j] = (capped(x[leaf] + dot) - reference).exp2();
+                        found[j] |= !Case::less(capped(x[leaf] + dot + slack * unit), needle);
                     }
-                    if !open {
+                    weights[leaf] = by_code.iter().sum();
+                    if !found.contains(&true) {
                         continue;
                     }
-                    // Exactly.
+                    // Exactly what stands out or comes with its own value, the others by their coordinates.
                     o.count.cells += 1;
                     opened |= 1 << leaf;
                     weights[leaf] = 0.0;
+                    let mut light = 0.0;
                     for (j, &id) in ids.iter().enumerate() {
+                        if !found[j] && Case::less(by_code[j], f64::from(self.fine[r])) {
+                            weights[leaf] += by_code[j];
+                            continue;
+                        }
+                        o.count.keys += 1;
                         let w = (capped(self.score(r, id)) - reference).exp2();
-                        o.exact[r * BLOCK + j] += w;
+                        o.exact[r * BLOCK + scored % BLOCK] += w;
+                        scored += 1;
                         if Case::less(w, f64::from(self.fine[r])) {
-                            weights[leaf] += w;
+                            light += w;
                             continue;
                         }
                         let value = &self.values[id as usize * self.cols..][..self.cols];
                         let out = o.out[r * stride..][..self.cols].iter_mut();
                         out.zip(value).for_each(|(out, v)| *out += w * f64::from(v.to_f32()));
                     }
-                    o.light[r] += weights[leaf];
+                    weights[leaf] += light;
+                    o.light[r] += light;
                 }
                 o.opened.push((r as u16, lane as u16, opened));
                 let sum: f64 = weights.iter().sum();
@@ -335,7 +344,11 @@ fn a_few_rows_go_down_as_the_rules_say() {
             let case = Case::new(dim, cols, queries, softcap, 1700 + (dim + queries) as u64);
             let want = case.twin();
             let looked = want.count.sifted;
-            assert!(want.count.cells > 0 && want.count.nodes < looked, "{dim}, {queries}: {:?}", want.count);
+            assert!(
+                want.count.keys > 0 && want.count.keys < want.count.cells * (BLOCK - 2) && want.count.nodes < looked,
+                "{dim}, {queries}: {:?}",
+                want.count
+            );
             for isa in isas() {
                 let (have, ..) = case.run(isa);
                 let what = isa.name();
