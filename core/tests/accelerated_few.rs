@@ -54,7 +54,10 @@ impl Data {
         let mut scored = 0;
         let mut watch = |_: usize, _: usize, ids: &[u32]| scored += ids.len() as u64;
         let stats = attention_by_rule(&problem, &rule, Some(&mut watch), &memory(0)).unwrap();
-        assert_eq!(scored, 16 * stats.cells_opened);
+        // Of a few rows' cells only the keys that stand out.
+        let all = 16 * stats.cells_opened;
+        assert!(scored == all || self.rows <= 4 && (stats.cells_opened..all).contains(&scored), "{scored} of {all}");
+        assert_eq!(stats.pairs, stats.pairs_dense - (2 * self.rows * SEGMENT) as u64 + scored);
         (out, bounds, stats)
     }
 

@@ -3,8 +3,10 @@
 use clap::Parser;
 use iceformer_bench::heads::{self, Layer};
 use iceformer_bench::place::Place;
-use iceformer_core::attention::{AttentionOptions, Mode, Session, SessionOptions};
-use iceformer_core::mem::{Dtype, Plan, Tensor, TensorMut};
+use iceformer_core::attention::accelerated::Rule;
+use iceformer_core::attention::{AttentionOptions, Mask, Mode, Problem, Session, SessionOptions, attention_by_rule};
+use iceformer_core::cells::SEGMENT;
+use iceformer_core::mem::{Dtype, Memory, Plan, Tensor, TensorMut};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -30,6 +32,9 @@ struct Cli {
     /// In auto mode, which attends exactly where cells do not pay, instead of with cells whatever they cost
     #[arg(long)]
     auto: bool,
+    /// Count heavy keys (true weight of 1 % and more, in cells) that were not scored exactly
+    #[arg(long)]
+    missed: bool,
 }
 
 /// One session and what it cost.
@@ -94,6 +99,61 @@ impl Run {
     }
 }
 
+/// True weight from which on a key counts as heavy.
+const HEAVY: f64 = 0.01;
+
+/// Pairs of rows that are looked at for heavy keys.
+const PAIRS: usize = 16;
+
+/// Heavy keys in cells of some of the last `steps` rows, and how many of them were not scored by themselves: two rows at a time,
+/// against cells in the order of tokens, as a session has them.
+fn missed(layer: &Layer, steps: usize, tolerance: f32) -> Outcome<[usize; 2]> {
+    let (d, n, scale) = (layer.dim, layer.rows, 1.0 / (layer.dim as f64).sqrt());
+    let (mut heavy, mut lost) = (0, 0);
+    for at in (n - steps.min(n - 2)..n - 1).step_by(steps.div_ceil(PAIRS).max(2)) {
+        let seen = at + 2;
+        let part = |x: &[f32], begin: usize| -> Vec<f32> {
+            x.chunks(n * d).flat_map(|x| x[begin * d..seen * d].iter().copied()).collect()
+        };
+        let (q, k, v) = (part(&layer.q, at), part(&layer.k, 0), part(&layer.v, 0));
+        let mut out = vec![0.0; q.len()];
+        let shape = |heads: usize, rows: usize| [1, heads, rows, d];
+        let p = Problem {
+            q: Tensor::new(&q, shape(layer.heads_q, 2))?,
+            k: Tensor::new(&k, shape(layer.heads_kv, seen))?,
+            v: Tensor::new(&v, shape(layer.heads_kv, seen))?,
+            out: TensorMut::new(&mut out, shape(layer.heads_q, 2))?,
+            lse: None,
+            bounds: None,
+            mask: Mask::Causal { q_pos0: at as u64 },
+            options: AttentionOptions { mode: Mode::Accelerated, tolerance, ..AttentionOptions::default() },
+        };
+        let mut scored = vec![vec![false; seen]; 2 * layer.heads_q];
+        let mut watch = |head: usize, row: usize, ids: &[u32]| {
+            ids.iter().for_each(|&id| scored[2 * head + row][id as usize] = true);
+        };
+        attention_by_rule(&p, &Rule::new(tolerance, false), Some(&mut watch), &Memory::system(0)?)?;
+        for (i, scored) in scored.iter().enumerate() {
+            let (head, row) = (i / 2, i % 2);
+            let q = &q[(2 * head + row) * d..][..d];
+            let keys = layer.keys(head).chunks(d).take(at + row + 1);
+            let logits: Vec<f64> = keys
+                .map(|k| q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() * scale)
+                .collect();
+            let top = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = logits.iter().map(|x| (x - top).exp()).sum();
+            for (key, _) in logits.iter().enumerate().filter(|(_, x)| (*x - top).exp() >= HEAVY * sum) {
+                // What is in cells that both rows see whole.
+                if key < (at + 1) / SEGMENT * SEGMENT {
+                    heavy += 1;
+                    lost += usize::from(!scored[key]);
+                }
+            }
+        }
+    }
+    Ok([lost, heavy])
+}
+
 fn median(x: &[f64]) -> f64 {
     let mut x = x.to_vec();
     x.sort_by(f64::total_cmp);
@@ -145,6 +205,10 @@ fn main() -> Outcome<()> {
             exact.prompt * 1e3,
             fast.prompt * 1e3,
         );
+        if cli.missed {
+            let [lost, heavy] = missed(&layer, cli.steps, cli.tolerance)?;
+            println!("       heavy keys missed: {lost} of {heavy}");
+        }
     }
     Ok(())
 }
