@@ -10,7 +10,7 @@ use crate::simd::Isa;
 use crate::simd::block::ScoresAt;
 
 /// Rows looked at: one in so many, but no more than that.
-const ROWS: (usize, usize) = (1024, 4);
+const ROWS: (usize, usize) = (512, 4);
 
 /// Rows that are attended together, whose keys are dense: about.
 const TOGETHER: usize = 256;
