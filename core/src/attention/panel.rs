@@ -9,6 +9,9 @@ use crate::simd::online::{self, Limits, State};
 use crate::simd::tile::{self, PANEL, ROWS, Span, Values};
 use crate::simd::{self, Simd, rows};
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// A row's logit for itself under `shared_qk`: below every real one, so that it counts only when it is alone, and above
 /// -inf.
 pub(super) const SELF: f32 = -1e30;
@@ -37,6 +40,19 @@ impl Ahead<'_> {
         let (before, all) = (panel * count, self.panels * count);
         for rows in [&self.keys, &self.values] {
             rows::prefetch(s, rows, before + from, before + to, all);
+        }
+    }
+}
+
+/// Asks for the biases of `n` rows, `query` of which each is, where a line of them begins with keys `from..to`, of which key 0
+/// is `first`: rows lie far apart, so that no processor sees what comes next.
+#[inline(always)]
+fn ask_biases<S: Simd>(s: S, bias: &Rows<'_>, queries: Queries<'_>, n: usize, first: usize, from: usize, to: usize) {
+    let size = bias.dtype().size();
+    if from % (LINE / size) < to - from {
+        let at = bias.as_ptr().wrapping_add((first + from) * size);
+        for r in 0..n {
+            s.prefetch(at.wrapping_add(queries.at(r) * bias.stride()));
         }
     }
 }
@@ -126,7 +142,13 @@ impl Panel<'_> {
         }
         let mut max = [0.0; PANEL];
         let spans_of = &spans[..vecs];
-        let between = |from, to| ahead.ask(s, panel, from, to, self.count);
+        let (queries, first, count) = (self.queries, self.first, self.count);
+        let between = |from, to| {
+            ahead.ask(s, panel, from, to, count);
+            if let Some(bias) = &bias {
+                ask_biases(s, bias, queries, rows, first, from, to);
+            }
+        };
         match &self.fixed {
             Some(f) => fixed::scores(s, f, lo, hi, spans_of, self.scores, &mut max, between),
             None => tile::scores(s, self.q, self.keys, lo, hi, spans_of, self.scores, &mut max, between),
