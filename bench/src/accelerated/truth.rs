@@ -10,7 +10,7 @@ use iceformer_core::cells::SEGMENT;
 const HEAVY: f64 = 0.01;
 
 /// Rows that the library may attend together: keys of a block's own rows are scored densely, so they say nothing.
-const TOGETHER: usize = 384;
+const TOGETHER: usize = 512;
 
 /// The output of one row of a head, and its heavy keys that cells cover.
 type Attended = (Vec<f64>, Vec<usize>);

@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Appended tokens for which a trial speaks.
-pub(crate) const TOKENS: usize = 1536;
+pub(crate) const TOKENS: usize = 2048;
 
 /// Of one head.
 #[derive(Debug, Default)]

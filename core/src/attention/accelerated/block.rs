@@ -42,10 +42,13 @@ impl Sizes {
     /// Rows of each of `group` heads that are attended together, and the memory that takes.
     pub(super) fn new(dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> (usize, Sizes) {
         let most = (CACHED / (dim_k + dim_v)).clamp(1, QUERIES);
-        // Whole row blocks of the dense kernels, which take the keys of a block's own rows: longer ones would not pay.
-        let rows_most = if group == 1 { 2 * ROW_BLOCK } else { ROW_BLOCK };
-        let block = (most / group).clamp(1, rows_most);
-        let block = if block > PANEL { block / PANEL * PANEL } else { block };
+        // A block's own rows and what lies between them and the last segment before are dense: least where blocks begin with
+        // segments. Shorter ones are whole panels of the dense kernels. One head has lists half as long: twice the rows.
+        let block = match (most / group).clamp(1, if group == 1 { 2 * SEGMENT } else { SEGMENT }) {
+            rows @ SEGMENT.. => rows / SEGMENT * SEGMENT,
+            rows @ PANEL.. => rows / PANEL * PANEL,
+            rows => rows,
+        };
         let few = rows <= FEW;
         let stride = dim_v.next_multiple_of(16);
         (
