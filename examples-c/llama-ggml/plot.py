@@ -13,6 +13,8 @@ def read(path):
     out = {}
     for line in open(path, encoding="utf-8"):
         cells = [c.strip() for c in line.strip().strip("|").split("|")]
+        if out and not line.startswith("|"):
+            break
         if len(cells) >= 12 and cells[0].isdigit() and cells[1] == "1" and cells[2] in COLOURS:
             out.setdefault(cells[2], []).append((int(cells[0]), float(cells[4]), float(cells[10])))
     return out

@@ -22,10 +22,10 @@
 //!
 //! Unless a study asks otherwise, one block of rows in eight attends a few of its rows by cells and exactly, to know cost
 //! and error: thresholds tighten, or exact attention takes the blocks, where that is what the tolerance or the time asks
-//! for. See `trial`.
+//! for. See `trial`. In auto mode the rows of a session's next appends go by what was found (`lead` of the cells).
 //!
 //! A few rows, as in decoding, go down by themselves and not in lists (`few_rows` of the kernels), and what is looked at by
-//! coordinates weighs what these say. Their error is predicted after they have walked, and they walk again; in auto mode a head
+//! coordinates weighs what these say: of an opened cell only the keys that stand out are scored exactly. Their error is predicted after they have walked, and they walk again; in auto mode a head
 //! whose cells do not serve them is left alone for a while (`rest` of the cells).
 
 mod all;
