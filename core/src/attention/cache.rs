@@ -10,7 +10,7 @@ use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
 use crate::simd::Isa;
 #[cfg(feature = "half")]
-use half::{bf16, f16, slice::HalfFloatSliceExt};
+use half::{bf16, f16, slice::HalfBitsSliceExt, slice::HalfFloatSliceExt};
 
 /// Rows in their storage type.
 enum Store {
@@ -42,6 +42,19 @@ impl Store {
                 Store::F32(Buf::with_capacity(memory, n)?)
             }
         })
+    }
+
+    /// Appends row `i` as it is, if it is of the storage type; `false` if it is not.
+    fn push_same(&mut self, rows: &Rows<'_>, i: usize) -> bool {
+        match (self, rows.dtype(), rows.row_f32(i), rows.row_bits(i)) {
+            (Store::F32(b), _, Some(row), _) => reserved(b.extend_from_slice(row)),
+            #[cfg(feature = "half")]
+            (Store::F16(b), Dtype::F16, _, Some(bits)) => reserved(b.extend_from_slice(bits.reinterpret_cast())),
+            #[cfg(feature = "half")]
+            (Store::Bf16(b), Dtype::Bf16, _, Some(bits)) => reserved(b.extend_from_slice(bits.reinterpret_cast())),
+            _ => return false,
+        }
+        true
     }
 
     /// Appends one row; `false` when a finite number does not fit the storage type (the row is then of no use).
@@ -238,8 +251,16 @@ impl HeadCache {
 
     fn store(&mut self, k: Rows<'_>, v: Rows<'_>, from: usize) -> Result<()> {
         for i in 0..k.rows() {
-            let read = |value: bool, out: &mut [f32]| if value { v.read(i, out) } else { k.read(i, out) };
-            self.push_token(from + i, read).map_err(|e| e.row(i))?;
+            let row = |e: Error| e.row(i);
+            if !self.keys.push_same(&k, i) {
+                k.read(i, &mut self.row[..self.dim_k]);
+                self.push_read(false).map_err(row)?;
+            }
+            if !self.values.push_same(&v, i) {
+                v.read(i, &mut self.row[..self.dim_v]);
+                self.push_read(true).map_err(row)?;
+            }
+            self.note(from + i).map_err(row)?;
         }
         Ok(())
     }
@@ -261,15 +282,25 @@ impl HeadCache {
 
     /// Appends one token at position `at`; `read(is_value, row)` fills its key and its value.
     fn push_token(&mut self, at: usize, mut read: impl FnMut(bool, &mut [f32])) -> Result<()> {
-        let too_large = |field| Err(Error::new(Status::NotFinite, field, "a number does not fit the storage type"));
         read(false, &mut self.row[..self.dim_k]);
-        if !self.keys.push_row(self.isa, &self.row[..self.dim_k]) {
-            return too_large("k");
-        }
+        self.push_read(false)?;
         read(true, &mut self.row[..self.dim_v]);
-        if !self.values.push_row(self.isa, &self.row[..self.dim_v]) {
-            return too_large("v");
+        self.push_read(true)?;
+        self.note(at)
+    }
+
+    /// Appends the key or the value that was read into `row`.
+    fn push_read(&mut self, value: bool) -> Result<()> {
+        let (to, dim, field) =
+            if value { (&mut self.values, self.dim_v, "v") } else { (&mut self.keys, self.dim_k, "k") };
+        if to.push_row(self.isa, &self.row[..dim]) {
+            return Ok(());
         }
+        Err(Error::new(Status::NotFinite, field, "a number does not fit the storage type"))
+    }
+
+    /// After the key and the value of token `at` were stored: the index, and what is known of all of them.
+    fn note(&mut self, at: usize) -> Result<()> {
         if TOP_K && let Some(index) = &mut self.index {
             // The stored key, rounded, so that both ways of attending see the same numbers.
             let stored = self.keys.rows(at + 1, self.dim_k).slice(at, 1);

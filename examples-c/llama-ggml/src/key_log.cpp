@@ -244,12 +244,21 @@ bool KeyLog::append(const Op & op, int64_t s, const std::vector<int32_t> & cells
             v.data = values;
         }
         std::atomic<bool> ok{true};
+        const size_t known = prints_.size();
+        prints_.resize(known + size_t(n));
+        prints_v_.resize(known + size_t(n));
         team_.run(int(n >= 16 ? heads : 1), [&](int ith, int nth) {
             if (ice_session_append(session_, &k, &v, size_t(n), uint32_t(ith), uint32_t(nth), nullptr) != ICE_OK) {
                 ok = false;
             }
+            for (int64_t i = n * ith / nth; i < n * (ith + 1) / nth; i++) {
+                prints_[known + size_t(i)] = print_k(op, s, cells[at + size_t(i)]);
+                prints_v_[known + size_t(i)] = print_v(op, s, cells[at + size_t(i)]);
+            }
         });
         if (ice_session_commit(session_) != ICE_OK || !ok) {
+            prints_.resize(known);
+            prints_v_.resize(known);
             return false;
         }
         for (int64_t i = 0; i < n; i++) {
@@ -259,8 +268,6 @@ bool KeyLog::append(const Op & op, int64_t s, const std::vector<int32_t> & cells
             }
             tokens_[size_t(cell)] = int32_t(size());
             cells_.push_back(cell);
-            prints_.push_back(print_k(op, s, cell));
-            prints_v_.push_back(print_v(op, s, cell));
         }
         stats_.rows_appended += uint64_t(n);
         at += size_t(n);
