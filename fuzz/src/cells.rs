@@ -25,6 +25,9 @@ const PAIRS: usize = 150_000;
 /// Logits up to which a rule without tolerance must open everything that counts.
 const LOGIT: f64 = 300.0;
 
+/// Rows that are attended one by one.
+const FEW: usize = 4;
+
 /// Keys or values around centres that follow each other in runs.
 pub(crate) fn clusters(n: usize, dim: usize, seed: u64, spread: f32) -> Vec<f32> {
     let (centres, mut x) = (noise(32 * dim, seed + 50, 1.5), noise(n * dim, seed, spread));
@@ -332,7 +335,10 @@ impl Heads {
             };
             attention_by_rule(problem, &rule, watched, &memory(0)).unwrap_or_else(|e| panic!("by rule: {e}"))
         });
-        assert!(self.s.batch > 1 || run.stats.cells_opened * 16 == scored.len() as u64, "{:?}", run.stats);
+        // A few rows score only keys that stand out.
+        let (all, scored) = (run.stats.cells_opened * 16, scored.len() as u64);
+        let some = if self.s.rows <= FEW { run.stats.cells_opened..=all } else { all..=all };
+        assert!(self.s.batch > 1 || some.contains(&scored), "{scored} scored: {:?}", run.stats);
         self.tally(&o, &run.stats);
         run
     }

@@ -318,7 +318,7 @@ impl Session {
         }
         if o.has_cells() {
             // A call of few rows takes other memory than one of many.
-            for rows in [FEW, exact::ROW_BLOCK] {
+            for rows in [FEW, usize::MAX] {
                 let mut form = Plan::new();
                 accelerated::Work::plan(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity);
                 if o.attention.certificate {

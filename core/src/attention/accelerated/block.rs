@@ -54,7 +54,7 @@ impl Sizes {
         (
             block,
             Sizes {
-                queries: group * if few { block.min(rows.max(1)) } else { block },
+                queries: group * block.min(rows.max(1)),
                 dim_k,
                 dim_v,
                 q_stride: dim_k.next_multiple_of(BLOCK),
