@@ -4,6 +4,7 @@
 mod common;
 
 use common::{memory, noise};
+use half::{bf16, f16};
 use iceformer_core::attention::{
     AttentionOptions, AttentionStats, Mask, Mode, Problem, Reason, Session, SessionOptions, attention,
 };
@@ -324,6 +325,54 @@ fn parts_do_not_change_the_bits() {
             }
         }
     }
+}
+
+/// Rows of the storage type are stored as they are: what comes of them is what comes of the same numbers in f32.
+#[test]
+fn rows_of_the_storage_type_come_as_they_are() {
+    let tokens = Tokens::new(2, [40, 24], 2 * SEGMENT + 9, 7);
+    for dtype in [Dtype::F16, Dtype::Bf16] {
+        let o = SessionOptions { kv_dtype: dtype, ..options(&tokens, 2, Mode::Accelerated) };
+        let bits = |x: &f32| match dtype {
+            Dtype::F16 => f16::from_f32(*x).to_bits(),
+            _ => bf16::from_f32(*x).to_bits(),
+        };
+        let [k, v] = tokens.part(0, tokens.len()).map(|x| x.iter().map(bits).collect::<Vec<u16>>());
+        let of = |x: &[u16], d: usize| {
+            // SAFETY: so many numbers of two bytes, borrowed for the call.
+            unsafe { Tensor::from_raw(x.as_ptr().cast(), dtype, [1, 2, tokens.len(), d], [0; 3], "kv") }.unwrap()
+        };
+        let mut session = Session::new_in(&o, &memory(0)).unwrap();
+        session.append(of(&k, 40), of(&v, 24)).unwrap();
+        session.commit().unwrap();
+        let rounded = tokens.session(&o, 100);
+        for rows in [1, 100] {
+            assert_eq!(attend(&session, rows), attend(&rounded, rows), "{dtype:?}, {rows} rows");
+        }
+    }
+}
+
+/// In auto mode a batch goes by the trials of the batches before it, whoever made them and however often.
+#[test]
+fn batches_take_trials_from_each_other_and_keep_their_bits() {
+    let tokens = Tokens::new(2, [64, 64], 14 * SEGMENT + 50, 9);
+    let o = SessionOptions { dense_below: SEGMENT, ..options(&tokens, 2, Mode::Auto) };
+    let [mut one, mut parts, mut twice] = [(); 3].map(|()| Session::new_in(&o, &memory(0)).unwrap());
+    let mut opened = 0;
+    while one.len() < tokens.len() {
+        let (from, rows) = (one.len(), 300.min(tokens.len() - one.len()));
+        for session in [&mut one, &mut parts, &mut twice] {
+            tokens.append(session, from, from + rows);
+            session.commit().unwrap();
+        }
+        let (want, stats) = attend_all(&one, rows, None, 1);
+        assert_eq!(attend_all(&parts, rows, None, 3).0, want, "{rows} rows from {from} on in three parts");
+        for _ in 0..2 {
+            assert_eq!(attend(&twice, rows), want, "{rows} rows from {from} on, twice");
+        }
+        opened += usize::from(stats.cells_opened > 0);
+    }
+    assert!(opened >= 6, "{opened} batches opened cells");
 }
 
 #[test]
