@@ -355,7 +355,7 @@ impl Many<'_, '_> {
         // Queries are laid out once, in the form that scores come from.
         match &mut self.work.fixed {
             Some(fixed) => fixed.load_queries(s, &head.q, queries, rows),
-            None => pack(s, head, queries, rows, self.work),
+            None => tile::pack_queries(s, &head.q, |r| queries.at(r), rows, &mut self.work.q),
         }
         let Work { sizes, q, k, v, scores, sums, state, seen, spans, fixed, .. } = &mut *self.work;
         let (maxima, weights) = state.split_at_mut(ROW_BLOCK);
@@ -374,8 +374,9 @@ impl Many<'_, '_> {
                 fixed.load_keys(s, &keys);
             }
             tile::pack_values(s, &head.v.slice(first, n), v);
-            // What the next block needs comes in between this one's tiles.
-            let ahead = sizes.block.min(total - end);
+            // What the next block needs comes in between this one's tiles, if somebody sees anything of it.
+            let goes_on = seen[..rows].iter().any(|seen| seen.end > end || seen.sinks > end);
+            let ahead = if goes_on { sizes.block.min(total - end) } else { 0 };
             let ahead = Ahead {
                 keys: if head.shared() { head.q.slice(end, ahead) } else { head.k.slice(end, ahead) },
                 values: head.v.slice(end, ahead),
@@ -511,24 +512,6 @@ pub(super) fn next_block(seen: &[Visible], begin: usize, block: usize, total: us
     let main = seen.iter().filter(|s| s.end > s.begin && s.end > next).map(|s| s.begin).min().unwrap_or(total);
     let sinks = seen.iter().any(|s| s.sinks > next);
     if sinks { next } else { next.max(main / block * block) }
-}
-
-/// Transposes the queries of a chunk into panels; lanes without a row are zero.
-#[inline(always)]
-fn pack<S: Simd>(s: S, head: &Head<'_>, queries: Queries<'_>, rows: usize, work: &mut Work) {
-    let dim = work.sizes.dim_k;
-    for r in 0..rows.next_multiple_of(PANEL) {
-        let x = &mut work.row[..dim];
-        if r < rows {
-            rows::widen(s, &head.q, queries.at(r), x);
-        } else {
-            x.fill(0.0);
-        }
-        let panel = &mut work.q[r / PANEL * dim * PANEL..][..dim * PANEL];
-        for (to, &x) in panel.chunks_exact_mut(PANEL).zip(x.iter()) {
-            to[r % PANEL] = x;
-        }
-    }
 }
 
 /// Whether rows of this stride fall on few cache lines or many pages: copying them is cheaper then.

@@ -187,7 +187,7 @@ impl Bench {
         }
     }
 
-    /// Writes mean values of segment `at` after [`describe_keys`](Bench::describe_keys), and adds to the moments.
+    /// Writes mean values of segment `at` after [`describe_keys`](Bench::describe_keys), and adds to the moments where it [counts](super::counts).
     pub(super) fn describe_values(
         &mut self,
         isa: Isa,
@@ -213,8 +213,10 @@ impl Bench {
             }
         }
         // Values less their mean sum up to nothing, so that keys need not be taken less the mean of the same set.
-        let crossed = &mut leaves.moment[super::moment_len(self.dim_k)..];
-        self.gram(isa, &self.rest, stride, crossed, BLOCK);
+        if super::counts(at) {
+            let crossed = &mut leaves.moment[super::moment_len(self.dim_k)..];
+            self.gram(isa, &self.rest, stride, crossed, BLOCK);
+        }
     }
 
     /// Adds the products of all keys' elements with all elements of `y`'s rows to blocks of `out`, each `[dim_k][out_stride]`.
@@ -229,7 +231,8 @@ impl Bench {
         }
     }
 
-    /// Writes mean keys, spreads and reaches of segment `at` after [`split`](Bench::split), and adds to the moments.
+    /// Writes mean keys, spreads and reaches of segment `at` after [`split`](Bench::split), and adds to the
+    /// moments where it [counts](super::counts).
     pub(super) fn describe_keys(
         &mut self,
         isa: Isa,
@@ -258,10 +261,12 @@ impl Bench {
                 less(isa, &self.rows, &self.mean[..d], &self.order, i * size, size, rest);
             }
         }
-        let len = super::moment_len(d);
-        self.gram(isa, &self.keys, stride, &mut nodes.moment[..len], stride);
-        // Keys less the mean of their cell sum up to nothing, as values do below.
-        self.gram(isa, &self.rest, stride, &mut leaves.moment[..len], stride);
+        if super::counts(at) {
+            let len = super::moment_len(d);
+            self.gram(isa, &self.keys, stride, &mut nodes.moment[..len], stride);
+            // Keys less the mean of their cell sum up to nothing, as values do below.
+            self.gram(isa, &self.rest, stride, &mut leaves.moment[..len], stride);
+        }
     }
 
     /// Loads a segment whose keys by cell are `ids`.

@@ -35,6 +35,15 @@ pub const NODES: usize = LEAVES / BLOCK;
 /// Segments whose nodes share a block.
 pub const ROOT: usize = BLOCK / NODES;
 
+/// Segments that all count for the moments, and one in how many does beyond: a head's moments are of a few thousand keys as they are
+/// of all.
+const COUNTED: (usize, usize) = (8, 4);
+
+/// Whether the moments are sums over segment `at`, too.
+fn counts(at: usize) -> bool {
+    at < COUNTED.0 || at.is_multiple_of(COUNTED.1)
+}
+
 /// Elements of a matrix of moments; more than memory holds where that leaves the address space.
 fn moment_len(dim_k: usize) -> usize {
     dim_k.saturating_mul(dim_k.next_multiple_of(BLOCK))
@@ -492,6 +501,6 @@ impl Cells {
 
     /// Keys that the moments of each level are sums over.
     pub(crate) fn keys(&self) -> usize {
-        self.segments * SEGMENT
+        (0..self.segments).filter(|&at| counts(at)).count() * SEGMENT
     }
 }

@@ -5,6 +5,7 @@
 //! broadcasts for the second product, and the softmax never crosses lanes.
 
 use super::element::{Bf16, Element, F16, F32};
+use super::rows;
 use super::vector::Simd;
 use crate::mem::{Dtype, Rows};
 
@@ -26,6 +27,50 @@ pub(crate) const fn part<S: Simd>() -> usize {
 pub(crate) struct Span {
     pub(crate) begin: usize,
     pub(crate) end: usize,
+}
+
+/// Rows and columns that are transposed at once.
+const SQUARE: usize = 16;
+
+/// Queries as panels `[cols][PANEL]`: row `query(r)` of `rows` becomes lane `r % PANEL` of panel `r / PANEL`, for `n` of them. What is
+/// left of the last panel is zero.
+///
+/// # Panics
+/// If rows are not there or `out` is too short.
+#[inline(always)]
+pub(crate) fn pack_queries<S: Simd>(
+    s: S,
+    rows: &Rows<'_>,
+    query: impl Fn(usize) -> usize,
+    n: usize,
+    out: &mut [f32],
+) {
+    let dim = rows.cols();
+    let zeros = [0.0; SQUARE];
+    let (mut wide, mut square) = ([[0.0f32; SQUARE]; SQUARE], [0.0f32; SQUARE * SQUARE]);
+    for begin in (0..n.next_multiple_of(PANEL)).step_by(SQUARE) {
+        let panel = &mut out[begin / PANEL * dim * PANEL..][..dim * PANEL];
+        for k in (0..dim).step_by(SQUARE) {
+            let cols = (dim - k).min(SQUARE);
+            let mut from = [zeros.as_ptr(); SQUARE];
+            for (r, (from, wide)) in from.iter_mut().zip(&mut wide).enumerate().take(n.saturating_sub(begin)) {
+                let i = query(begin + r);
+                *from = match rows.row_f32(i) {
+                    Some(row) if cols == SQUARE => row[k..][..SQUARE].as_ptr(),
+                    _ => {
+                        rows::widen_part(s, rows, i, k, &mut wide[..cols]);
+                        wide.as_ptr()
+                    }
+                };
+            }
+            // SAFETY: so many numbers are there in every row, and room for all of them.
+            unsafe { s.transpose(&from, 0, square.as_mut_ptr()) };
+            let to = panel[k * PANEL..].chunks_exact_mut(PANEL);
+            for (to, from) in to.zip(square.chunks_exact(SQUARE)).take(cols) {
+                to[begin % PANEL..][..SQUARE].copy_from_slice(from);
+            }
+        }
+    }
 }
 
 /// Inner products of keys `lo..hi` with a panel: `out[(j - lo) * PANEL + lane]`. Only vectors whose span meets the tile
