@@ -51,14 +51,11 @@ impl Rule {
         }
     }
 
-    /// [`Rule::stand_out`] where keys are looked for that weigh `needle`. Heavy keys are farther above a lower threshold, so that
-    /// they are found by fewer deviations.
-    pub(super) fn stand_out_for(&self, needle: f32) -> f32 {
-        if needle >= self.needle {
-            return self.stand_out;
-        }
-        let fewer = self.stand_out - FEWER * libm::logf(self.needle / needle);
-        fewer.max(FEWEST.min(self.stand_out))
+    /// [`Rule::stand_out`] and [`Rule::stand_out_node`] where keys are looked for that weigh `needle`. Heavy keys are farther above a
+    /// lower threshold, so that they are found by fewer deviations.
+    pub(super) fn stand_out_for(&self, needle: f32) -> [f32; 2] {
+        let fewer = if needle < self.needle { FEWER * libm::logf(self.needle / needle) } else { 0.0 };
+        [self.stand_out, self.stand_out_node].map(|most| (most - fewer).max(FEWEST.min(most)))
     }
 
     /// The same with every threshold half, `times` times.

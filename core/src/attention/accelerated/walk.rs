@@ -38,7 +38,8 @@ const TOGETHER_UPRIGHT: f64 = 3.5;
 pub(super) struct Shared<'a> {
     pub(super) reference: &'a [f32],
     pub(super) needle: &'a [f32],
-    pub(super) stand_out: f32,
+    /// By level.
+    pub(super) stand_out: [f32; 2],
 }
 
 impl RowBlock<'_> {
@@ -54,7 +55,7 @@ impl RowBlock<'_> {
             needle: shared.needle,
             mass,
             sigma,
-            stand_out: if level == 0 { shared.stand_out } else { self.rule.stand_out_node },
+            stand_out: shared.stand_out[level],
             softcap: self.head.softcap * core::f32::consts::LOG2_E,
         }
     }

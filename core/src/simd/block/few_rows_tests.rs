@@ -129,7 +129,7 @@ impl Case {
             mass: size(queries, seed + 16, 30.0, 60.0),
             sigma: size(queries, seed + 17, 0.5, 1.0),
             total: vec![1e9; queries],
-            shares: Shares { needle: 0.5, mass: [1.0, 1.0], fine: 0.1, coarse: 0.5, stand_out: 0.5 },
+            shares: Shares { needle: 0.5, mass: [1.0, 1.0], fine: 0.1, coarse: 0.5, stand_out: [0.5, 0.7] },
         }
     }
 
@@ -413,7 +413,7 @@ fn thresholds_rise_with_what_is_found() {
         assert!(after.count.cells <= before.count.cells);
         let needle = case.reference[0] + (total[0] * case.shares.needle).log2();
         assert!((along[0].needle - needle).abs() < 1e-4, "{}: {} and {needle}", isa.name(), along[0].needle);
-        assert!((along[0].far - case.shares.stand_out * case.sigma[0]).abs() < 1e-6);
+        assert!((along[0].far - case.shares.stand_out[0] * case.sigma[0]).abs() < 1e-6);
         assert_eq!(along[1].needle, case.along[1].needle);
     }
 }

@@ -16,8 +16,8 @@ pub(crate) struct Shares {
     pub(crate) fine: f32,
     /// Cells of an opened node come with their own mean values from so much on, together.
     pub(crate) coarse: f32,
-    /// Standard deviations that a cell's farthest key may stand out; no share.
-    pub(crate) stand_out: f32,
+    /// Standard deviations that a cell's and a node's farthest key may stand out; no shares.
+    pub(crate) stand_out: [f32; 2],
 }
 
 /// The same by query, for sums as they are known by now.
@@ -44,7 +44,7 @@ impl Thresholds<'_> {
         let (total, shares) = (self.total[i], &self.shares);
         self.needle[i] = self.reference[i] + libm::log2f(total * shares.needle);
         self.along[i].needle = self.needle[i];
-        self.along[i].far = shares.stand_out * self.sigma[i];
+        self.along[i].far = shares.stand_out[0] * self.sigma[i];
         self.mass[0][i] = total * shares.mass[0];
         self.mass[1][i] = total * shares.mass[1];
         self.fine[i] = total * shares.fine;
