@@ -38,13 +38,7 @@ const SQUARE: usize = 16;
 /// # Panics
 /// If rows are not there or `out` is too short.
 #[inline(always)]
-pub(crate) fn pack_queries<S: Simd>(
-    s: S,
-    rows: &Rows<'_>,
-    query: impl Fn(usize) -> usize,
-    n: usize,
-    out: &mut [f32],
-) {
+pub(crate) fn pack_queries<S: Simd>(s: S, rows: &Rows<'_>, query: impl Fn(usize) -> usize, n: usize, out: &mut [f32]) {
     let dim = rows.cols();
     let zeros = [0.0; SQUARE];
     let (mut wide, mut square) = ([[0.0f32; SQUARE]; SQUARE], [0.0f32; SQUARE * SQUARE]);

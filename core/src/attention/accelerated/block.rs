@@ -536,12 +536,12 @@ impl RowBlock<'_> {
         (0..self.queries()).for_each(|i| limits.set(i));
     }
 
-    /// After the cells of node `lane` of a root block: thresholds of the rows that opened it and found more in all than they
-    /// were estimated to weigh. What was opened for them before would not be opened now; what comes after will not be.
-    pub(super) fn raise_limits(&self, work: &mut Work, lane: usize) {
-        let Work { exact, dense_sum, total, lists, settled, .. } = work;
-        let rows = lists[1].of(lane).0;
-        let raise = Raise { rows, exact, dense: dense_sum, total, factor: RAISE, raised: settled };
+    /// After the opened cells of a node: thresholds of their rows that found more in all than they were estimated to weigh. What was
+    /// opened for them before would not be opened now; what comes after will not be.
+    pub(super) fn raise_limits(&self, work: &mut Work) {
+        let Work { exact, dense_sum, total, lists: [cells, _], settled, .. } = work;
+        let lists: [&[u16]; BLOCK] = core::array::from_fn(|leaf| cells.of(leaf).0);
+        let raise = Raise { lists: &lists, exact, dense: dense_sum, total, factor: RAISE, raised: settled };
         for at in 0..self.isa.run(raise) {
             let i = work.settled[at] as usize;
             work.limits().set(i);

@@ -363,7 +363,7 @@ impl RowBlock<'_> {
         }
         done.sifted += self.sift_below(work, node, lane) as u64;
         self.opened(work, node, done, watch);
-        self.raise_limits(work, lane);
+        self.raise_limits(work);
         if doubtful && work.is_lifted() {
             self.doubt_lifted(work, &block, node, Listed::Child(lane));
         }

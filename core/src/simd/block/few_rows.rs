@@ -550,7 +550,7 @@ impl FewRows<'_> {
         for Slot { query, .. } in self.slots[slots].iter().filter(|slot| slot.opened != 0) {
             let (mut raised, limits) = ([0], &mut self.limits);
             let raise = Raise {
-                rows: &[*query],
+                lists: &[&[*query]],
                 exact: self.sums.exact,
                 dense: limits.dense,
                 total: limits.total,

@@ -10,6 +10,17 @@ use crate::simd::vector::Simd;
 /// Rows that are not worth a transposed copy of a cell's keys.
 const SHORT: usize = 2;
 
+/// Cells that are weighed while the values of one are on their way.
+const AHEAD: usize = 1;
+
+/// A cell whose values are on their way: `rows` of them from `begin` on come with keys of their own.
+#[derive(Clone, Copy, Default)]
+struct Waiting {
+    lane: usize,
+    begin: usize,
+    rows: usize,
+}
+
 /// [`Scores`], [`Weigh`] and [`AddKeys`] of one cell after the other, with [`AddBiases`] in between: one task, since a few rows
 /// would wait longer for the calls than for the work.
 pub(crate) struct Opened<'a> {
@@ -38,8 +49,7 @@ pub(crate) struct Opened<'a> {
     /// Weighted sums of values, rows of `stride`.
     pub(crate) out: &'a mut [f32],
     pub(crate) stride: usize,
-    /// Room for the scores of a list and for its rows at the front, for a few rows of all lists, and for a cell's keys,
-    /// transposed and as they lie.
+    /// Room for the scores of at least one list and for as many rows, and for a cell's keys, transposed and as they lie.
     pub(crate) scores: &'a mut [f32],
     pub(crate) full: &'a mut [[u16; 2]],
     pub(crate) block: &'a mut [f32],
@@ -63,9 +73,12 @@ impl Task for Opened<'_> {
                 Prefetch { from: keys, ids: of(lane) }.run(s);
             }
         }
-        // Values of a few rows arrive while the next cells are weighed.
-        let apart = if few { step } else { 0 };
-        let mut fronts = [0; BLOCK];
+        // Values arrive while the next cells are weighed.
+        let ahead = if few { BLOCK } else { AHEAD };
+        let (mut waiting, mut first, mut last) = ([Waiting::default(); BLOCK], 0, 0);
+        let room_for = full.len().min(scores.len() / BLOCK);
+        let mut used = 0;
+        let mut add = Add { values, ids, out, stride };
         let (mut pairs, mut lane) = (0, next(0));
         while lane < BLOCK {
             let after = next(lane + 1);
@@ -73,35 +86,72 @@ impl Task for Opened<'_> {
                 Prefetch { from: keys, ids: of(after) }.run(s);
             }
             let (ids, n) = (of(lane), len[lane]);
-            let (scores, full) = (&mut scores[lane * apart * BLOCK..], &mut full[lane * apart..]);
+            if used + n > room_for {
+                for cell in &waiting[first..last] {
+                    add.run(s, scores, full, cell);
+                }
+                (first, used) = (last, 0);
+            }
+            let begin = used;
+            let (here, kept) = (&mut scores[begin * BLOCK..], &mut full[begin..]);
             let (rows, places) = (&rows[lane * step..][..n], &places[lane * step..][..n]);
             if n <= SHORT {
-                ScoresAt { from: keys, ids, q, rows, out: scores }.run(s);
+                ScoresAt { from: keys, ids, q, rows, out: here }.run(s);
             } else {
                 Transpose { from: keys, ids, room, out: block }.run(s);
-                Scores { block: Stored::F32(block), q, rows, out: scores }.run(s);
+                Scores { block: Stored::F32(block), q, rows, out: here }.run(s);
             }
             let mut cap = softcap;
             if let Some(&(biases, cells)) = biases {
-                AddBiases { biases, scores, rows, ids, places, cells, lane, softcap }.run(s);
+                AddBiases { biases, scores: here, rows, ids, places, cells, lane, softcap }.run(s);
                 cap = 0.0;
             }
-            let weigh =
-                Weigh { scores, rows, places, lane, reference, fine, softcap: cap, sum, mass, light, full, lost };
+            let weigh = Weigh {
+                scores: here,
+                rows,
+                places,
+                lane,
+                reference,
+                fine,
+                softcap: cap,
+                sum,
+                mass,
+                light,
+                full: kept,
+                lost,
+            };
             let front = weigh.run(s);
-            AddKeys::ask(s, &full[..front], values, ids);
-            if few {
-                fronts[lane] = front;
-            } else {
-                AddKeys { p: scores, rows: &full[..front], values, ids, out, stride }.run(s);
+            AddKeys::ask(s, &kept[..front], values, ids);
+            used += front;
+            waiting[last] = Waiting { lane, begin, rows: front };
+            last += 1;
+            if last - first > ahead {
+                add.run(s, scores, full, &waiting[first]);
+                first += 1;
             }
             pairs += n;
             lane = after;
         }
-        for lane in (0..BLOCK).filter(|&lane| fronts[lane] > 0) {
-            let (p, rows) = (&scores[lane * step * BLOCK..], &full[lane * step..][..fronts[lane]]);
-            AddKeys { p, rows, values, ids: of(lane), out, stride }.run(s);
+        for cell in &waiting[first..last] {
+            add.run(s, scores, full, cell);
         }
         pairs
+    }
+}
+
+/// [`AddKeys`] of the cells of a node.
+struct Add<'a> {
+    values: &'a Rows<'a>,
+    ids: &'a [u32],
+    out: &'a mut [f32],
+    stride: usize,
+}
+
+impl Add<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(&mut self, s: S, scores: &[f32], full: &[[u16; 2]], cell: &Waiting) {
+        let Self { values, ids, out, stride } = self;
+        let (p, rows) = (&scores[cell.begin * BLOCK..], &full[cell.begin..][..cell.rows]);
+        AddKeys { p, rows, values, ids: &ids[cell.lane * BLOCK..][..BLOCK], out, stride: *stride }.run(s);
     }
 }

@@ -57,11 +57,11 @@ impl Scores<'_> {
                 self.tile::<E, S, C, R>(s, block, i);
                 i += R;
             }
+            // Fewer rows would wait for their own sums: two chains each.
             if R > 4 && i + 4 <= self.rows.len() {
-                self.tile::<E, S, C, 4>(s, block, i);
+                self.pair::<E, S, C, 4>(s, block, i);
                 i += 4;
             }
-            // One or two rows would wait for their own sums: two chains each.
             while i + 2 <= self.rows.len() {
                 self.pair::<E, S, C, 2>(s, block, i);
                 i += 2;

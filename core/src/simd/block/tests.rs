@@ -451,8 +451,14 @@ fn sums_of_rows() {
             let (mut now, mut raised) = (total.clone(), vec![0; rows.len()]);
             let factor = 1.125;
             let to = &mut now;
-            let count =
-                isa.run(Raise { rows: &rows, exact: &exact, dense: &dense, total: to, factor, raised: &mut raised });
+            let count = isa.run(Raise {
+                lists: &[&rows],
+                exact: &exact,
+                dense: &dense,
+                total: to,
+                factor,
+                raised: &mut raised,
+            });
             let mut left = raised[..count].iter();
             let mut expected = total.clone();
             for &r in &rows {

@@ -108,7 +108,8 @@ impl Task for AddUp<'_> {
 
 /// Raises the sums of listed rows to the exact weights they have found, which may be many times what was estimated: a needle.
 pub(crate) struct Raise<'a> {
-    pub(crate) rows: &'a [u16],
+    /// A row may be in several: it is raised once.
+    pub(crate) lists: &'a [&'a [u16]],
     /// Exact weights, `[query][BLOCK]`.
     pub(crate) exact: &'a [f32],
     /// Those of the dense part, by query.
@@ -126,27 +127,36 @@ impl Task for Raise<'_> {
     type Out = usize;
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> usize {
-        let Raise { rows, exact, dense, total, factor, raised } = self;
-        check(rows, exact.len(), BLOCK, BLOCK);
-        assert!(raised.len() >= rows.len());
+    fn run<S: Simd>(mut self, s: S) -> usize {
         let mut count = 0;
-        for rows in rows.chunks(4) {
-            let mut sums = [s.splat(0.0); 4];
-            for (sum, &row) in sums.iter_mut().zip(rows) {
-                for c in (0..BLOCK).step_by(S::LANES) {
-                    // SAFETY: vector c of a row that is there.
-                    *sum = s.add(*sum, unsafe { s.load(exact.as_ptr().add(row as usize * BLOCK + c)) });
-                }
+        for rows in self.lists {
+            check(rows, self.exact.len(), BLOCK, BLOCK);
+            for rows in rows.chunks(4) {
+                count = self.some(s, rows, count);
             }
-            let sums = s.reduce_add4(sums);
-            for (&row, sum) in rows.iter().zip(sums) {
-                let (i, found) = (row as usize, sum + dense[row as usize]);
-                if found > factor * total[i] {
-                    total[i] = found;
-                    raised[count] = row;
-                    count += 1;
-                }
+        }
+        count
+    }
+}
+
+impl Raise<'_> {
+    /// Up to four rows; `count` have been raised before, and so many after.
+    #[inline(always)]
+    fn some<S: Simd>(&mut self, s: S, rows: &[u16], mut count: usize) -> usize {
+        let mut sums = [s.splat(0.0); 4];
+        for (sum, &row) in sums.iter_mut().zip(rows) {
+            for c in (0..BLOCK).step_by(S::LANES) {
+                // SAFETY: vector c of a row that is there.
+                *sum = s.add(*sum, unsafe { s.load(self.exact.as_ptr().add(row as usize * BLOCK + c)) });
+            }
+        }
+        let sums = s.reduce_add4(sums);
+        for (&row, sum) in rows.iter().zip(sums) {
+            let (i, found) = (row as usize, sum + self.dense[row as usize]);
+            if found > self.factor * self.total[i] {
+                self.total[i] = found;
+                self.raised[count] = row;
+                count += 1;
             }
         }
         count

@@ -205,25 +205,32 @@ impl Task for Settle<'_> {
         check(places, mass.len(), BLOCK, BLOCK);
         assert!(p.len() >= n * BLOCK && full.len() >= n && places.len() == n && lane < BLOCK);
         let mut front = 0;
-        for i in 0..n {
-            let q = rows[i] as usize;
-            let mut sum = s.splat(0.0);
-            for c in (0..BLOCK).step_by(S::LANES) {
-                // SAFETY: vector c of rows of BLOCK numbers; front <= i.
-                unsafe {
-                    let x = s.load(p.as_ptr().add(i * BLOCK + c));
-                    s.store(p.as_mut_ptr().add(front * BLOCK + c), x);
-                    sum = s.add(sum, x);
+        for begin in (0..n).step_by(4) {
+            let count = (n - begin).min(4);
+            let mut sums = [s.splat(0.0); 4];
+            for (i, sum) in (begin..begin + count).zip(&mut sums) {
+                for c in (0..BLOCK).step_by(S::LANES) {
+                    // SAFETY: vector c of rows of BLOCK numbers.
+                    *sum = s.add(*sum, unsafe { s.load(p.as_ptr().add(i * BLOCK + c)) });
                 }
             }
-            let sum = s.reduce_add(sum);
-            full[front] = rows[i];
-            let small = sum < fine[q];
-            // With the node's mean value it is added up there.
-            mass[places[i] as usize * BLOCK + lane] = if small { sum } else { 0.0 };
-            if !small {
-                total[q * BLOCK + lane] += sum;
-                front += 1;
+            let sums = s.reduce_add4(sums);
+            for (i, sum) in (begin..begin + count).zip(sums) {
+                let q = rows[i] as usize;
+                // Written always, kept where it is large: no branch to mispredict.
+                for c in (0..BLOCK).step_by(S::LANES) {
+                    // SAFETY: vector c of rows of BLOCK numbers; front <= i.
+                    unsafe {
+                        let x = s.load(p.as_ptr().add(i * BLOCK + c));
+                        s.store(p.as_mut_ptr().add(front * BLOCK + c), x);
+                    }
+                }
+                full[front] = rows[i];
+                let small = sum < fine[q];
+                // With the node's mean value it is added up there.
+                mass[places[i] as usize * BLOCK + lane] = if small { sum } else { 0.0 };
+                total[q * BLOCK + lane] += if small { 0.0 } else { sum };
+                front += usize::from(!small);
             }
         }
         front

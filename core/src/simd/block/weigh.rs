@@ -63,17 +63,16 @@ impl Task for Weigh<'_> {
                 let row = rows[i + r];
                 mass[places[i + r] as usize * BLOCK + lane] = sums[r];
                 light[row as usize] += sums[r];
-                if bits[r] != 0 {
-                    full[front] = [row, bits[r] as u16];
-                    for c in (0..BLOCK).step_by(S::LANES) {
-                        // SAFETY: rows front <= i + r of BLOCK numbers.
-                        unsafe {
-                            let x = s.load(scores.as_ptr().add((i + r) * BLOCK + c));
-                            s.store(scores.as_mut_ptr().add(front * BLOCK + c), x);
-                        }
+                // Written always, kept where there are such keys: no branch to mispredict.
+                full[front] = [row, bits[r] as u16];
+                for c in (0..BLOCK).step_by(S::LANES) {
+                    // SAFETY: rows front <= i + r of BLOCK numbers.
+                    unsafe {
+                        let x = s.load(scores.as_ptr().add((i + r) * BLOCK + c));
+                        s.store(scores.as_mut_ptr().add(front * BLOCK + c), x);
                     }
-                    front += 1;
                 }
+                front += usize::from(bits[r] != 0);
             }
             i += group;
         }
