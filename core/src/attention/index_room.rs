@@ -190,6 +190,7 @@ impl AttentionRoom {
             return Ok(dense(isa, &head, work.dense(), out, lse, diffuse));
         }
         cells.clear();
+        cells.differ(uniform);
         accelerated::fill(isa, cells, &head.k, &head.v, head.masking.keep(0));
         let mut stats = AttentionStats::new(Mode::Accelerated, reason);
         stats.build_seconds = clock::since(start);

@@ -53,6 +53,7 @@ impl Alike {
         let Some(last) = whole.checked_sub(1) else { return };
         let range = [self.ids[0], self.ids[last]];
         halve(isa, cells, keys, &mut self.ids[..whole], &mut self.pairs[..whole]);
+        cells.differ(true);
         for ids in self.ids[..whole].chunks_exact(SEGMENT) {
             cells.push_within(isa, keys, values, ids, range);
         }

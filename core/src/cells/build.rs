@@ -187,12 +187,14 @@ impl Bench {
         }
     }
 
-    /// Writes mean values of segment `at` after [`describe_keys`](Bench::describe_keys), and adds to the moments where it [counts](super::counts).
+    /// Writes mean values of segment `at` after [`describe_keys`](Bench::describe_keys), and adds to the moments if it
+    /// `counts` for them.
     pub(super) fn describe_values(
         &mut self,
         isa: Isa,
         values: &Rows<'_>,
         at: usize,
+        counts: bool,
         stride: usize,
         ids: &[u32],
         leaves: &mut Level,
@@ -213,7 +215,7 @@ impl Bench {
             }
         }
         // Values less their mean sum up to nothing, so that keys need not be taken less the mean of the same set.
-        if super::counts(at) {
+        if counts {
             let crossed = &mut leaves.moment[super::moment_len(self.dim_k)..];
             self.gram(isa, &self.rest, stride, crossed, BLOCK);
         }
@@ -232,11 +234,12 @@ impl Bench {
     }
 
     /// Writes mean keys, spreads and reaches of segment `at` after [`split`](Bench::split), and adds to the
-    /// moments where it [counts](super::counts).
+    /// moments if it `counts` for them.
     pub(super) fn describe_keys(
         &mut self,
         isa: Isa,
         at: usize,
+        counts: bool,
         means: &mut MeanKeys,
         leaves: &mut Level,
         nodes: &mut Level,
@@ -261,7 +264,7 @@ impl Bench {
                 less(isa, &self.rows, &self.mean[..d], &self.order, i * size, size, rest);
             }
         }
-        if super::counts(at) {
+        if counts {
             let len = super::moment_len(d);
             self.gram(isa, &self.keys, stride, &mut nodes.moment[..len], stride);
             // Keys less the mean of their cell sum up to nothing, as values do below.

@@ -35,14 +35,9 @@ pub const NODES: usize = LEAVES / BLOCK;
 /// Segments whose nodes share a block.
 pub const ROOT: usize = BLOCK / NODES;
 
-/// Segments that all count for the moments, and one in how many does beyond: a head's moments are of a few thousand keys as they are
-/// of all.
+/// Segments that moments are sums over: the first so many, and one in so many beyond. A head's moments are of a few thousand keys as
+/// they are of all, where segments are runs of them.
 const COUNTED: (usize, usize) = (8, 4);
-
-/// Whether the moments are sums over segment `at`, too.
-fn counts(at: usize) -> bool {
-    at < COUNTED.0 || at.is_multiple_of(COUNTED.1)
-}
 
 /// Elements of a matrix of moments; more than memory holds where that leaves the address space.
 fn moment_len(dim_k: usize) -> usize {
@@ -190,6 +185,8 @@ pub struct Cells {
     ids: Buf<u32>,
     /// Smallest and largest row of every segment.
     range: Buf<[u32; 2]>,
+    /// Whether moments are sums over all segments.
+    differ: bool,
     means: MeanKeys,
     leaves: Level,
     nodes: Level,
@@ -236,6 +233,7 @@ impl Cells {
             shown: None,
             ids: Buf::filled(memory, segments * SEGMENT, 0)?,
             range: Buf::filled(memory, segments, [0; 2])?,
+            differ: false,
             means: MeanKeys { nodes: Means::new(memory, dtype, segments.div_ceil(ROOT) * dim_k * BLOCK)?, cells: None },
             leaves: Level::new(memory, dtype, segments * NODES, stride, moments[0])?,
             nodes: Level::new(memory, dtype, segments.div_ceil(ROOT), stride, moments[1])?,
@@ -345,14 +343,15 @@ impl Cells {
         let at = self.built;
         self.range[at] = range;
         self.bench.split(isa, keys, ids, &mut self.ids[at * SEGMENT..][..SEGMENT]);
-        self.bench.describe_keys(isa, at, &mut self.means, &mut self.leaves, &mut self.nodes);
+        let counts = self.counts(at);
+        self.bench.describe_keys(isa, at, counts, &mut self.means, &mut self.leaves, &mut self.nodes);
         self.built += 1;
         self.bench.coords(isa, at, &mut self.coords);
         if let (Some(bounds), Some(means)) = (&mut self.bounds, &self.means.cells) {
             let (rows, order) = self.bench.loaded(self.dim_k);
             bounds.keys(isa, at, rows, order, means, &self.coords);
         }
-        self.bench.describe_values(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
+        self.bench.describe_values(isa, values, at, counts, self.stride, ids, &mut self.leaves, &mut self.nodes);
         if let Some(bounds) = &mut self.bounds {
             let (rows, order) = self.bench.loaded(self.dim_v);
             bounds.values(isa, at, rows, order, &self.leaves, self.stride);
@@ -368,6 +367,17 @@ impl Cells {
         self.leaves.moment.fill(0.0);
         self.nodes.moment.fill(0.0);
         self.show_all();
+    }
+
+    /// Of empty cells: whether the segments to come are of keys that lie together because they are alike, and differ from each other:
+    /// no few of them stand for all.
+    pub(crate) fn differ(&mut self, differ: bool) {
+        self.differ = differ;
+    }
+
+    /// Whether moments are sums over a segment, too.
+    fn counts(&self, segment: usize) -> bool {
+        self.differ || segment < COUNTED.0 || segment.is_multiple_of(COUNTED.1)
     }
 
     /// Publishes, whatever was there before.
@@ -390,8 +400,9 @@ impl Cells {
             let ids = &self.ids[at * SEGMENT..][..SEGMENT];
             // Means are summed in the order of the cells, as they were when the segment came, so that the bits are the same.
             self.bench.reload(isa, keys, ids);
-            self.bench.describe_keys(isa, at, &mut self.means, &mut self.leaves, &mut self.nodes);
-            self.bench.describe_values(isa, values, at, self.stride, ids, &mut self.leaves, &mut self.nodes);
+            let counts = self.counts(at);
+            self.bench.describe_keys(isa, at, counts, &mut self.means, &mut self.leaves, &mut self.nodes);
+            self.bench.describe_values(isa, values, at, counts, self.stride, ids, &mut self.leaves, &mut self.nodes);
         }
         self.show_all();
     }
@@ -501,6 +512,6 @@ impl Cells {
 
     /// Keys that the moments of each level are sums over.
     pub(crate) fn keys(&self) -> usize {
-        (0..self.segments).filter(|&at| counts(at)).count() * SEGMENT
+        (0..self.segments).filter(|&at| self.counts(at)).count() * SEGMENT
     }
 }
