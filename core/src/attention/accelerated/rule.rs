@@ -28,8 +28,8 @@ pub struct Rule {
     pub caution: f32,
 }
 
-/// Deviations fewer for a threshold lower by a factor of e, and what they do not fall below.
-const FEWER: f32 = 0.45;
+/// Deviations fewer for a threshold lower by a factor of e, of cells and of nodes, and what they do not fall below.
+const FEWER: [f32; 2] = [0.45, 0.3];
 const FEWEST: f32 = 2.3;
 
 impl Rule {
@@ -54,8 +54,9 @@ impl Rule {
     /// [`Rule::stand_out`] and [`Rule::stand_out_node`] where keys are looked for that weigh `needle`. Heavy keys are farther above a
     /// lower threshold, so that they are found by fewer deviations.
     pub(super) fn stand_out_for(&self, needle: f32) -> [f32; 2] {
-        let fewer = if needle < self.needle { FEWER * libm::logf(self.needle / needle) } else { 0.0 };
-        [self.stand_out, self.stand_out_node].map(|most| (most - fewer).max(FEWEST.min(most)))
+        let lower = if needle < self.needle { libm::logf(self.needle / needle) } else { 0.0 };
+        let of = |most: f32, fewer: f32| (most - fewer * lower).max(FEWEST.min(most));
+        [of(self.stand_out, FEWER[0]), of(self.stand_out_node, FEWER[1])]
     }
 
     /// The same with every threshold half, `times` times.
