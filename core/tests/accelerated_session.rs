@@ -259,7 +259,7 @@ fn what_is_not_published_is_not_seen() {
 #[test]
 fn truncating_and_removing_leave_what_a_fresh_session_has() {
     // Beyond eight segments not all count for the moments.
-    let tokens = Tokens::new(2, [48, 32], 11 * SEGMENT + 17, 5);
+    let tokens = Tokens::new(2, [48, 32], 12 * SEGMENT + 17, 5);
     let o = options(&tokens, 2, Mode::Accelerated);
     let check = |session: &Session, tokens: &Tokens, what: &str| {
         let fresh = tokens.session(&o, tokens.len());
@@ -268,7 +268,7 @@ fn truncating_and_removing_leave_what_a_fresh_session_has() {
             assert_eq!(attend(session, rows), attend(&fresh, rows), "{what}, {rows} rows");
         }
     };
-    for len in [tokens.len() - 1, 11 * SEGMENT, 10 * SEGMENT - 1, 9 * SEGMENT, 2 * SEGMENT, SEGMENT + 200, 200] {
+    for len in [tokens.len() - 1, 12 * SEGMENT, 12 * SEGMENT - 1, 10 * SEGMENT, 2 * SEGMENT, SEGMENT + 200, 200] {
         let mut session = tokens.session(&o, 400);
         session.truncate(len).unwrap();
         let mut left = tokens.clone();
