@@ -258,7 +258,7 @@ fn what_is_not_published_is_not_seen() {
 
 #[test]
 fn truncating_and_removing_leave_what_a_fresh_session_has() {
-    // Beyond eight segments not all count for the moments.
+    // Beyond four segments not all count for the moments.
     let tokens = Tokens::new(2, [48, 32], 12 * SEGMENT + 17, 5);
     let o = options(&tokens, 2, Mode::Accelerated);
     let check = |session: &Session, tokens: &Tokens, what: &str| {

@@ -35,9 +35,9 @@ pub const NODES: usize = LEAVES / BLOCK;
 /// Segments whose nodes share a block.
 pub const ROOT: usize = BLOCK / NODES;
 
-/// Segments that moments are sums over: the first so many, and one in so many beyond. A head's moments are of a few thousand keys as
-/// they are of all, where segments are runs of them.
-const COUNTED: (usize, usize) = (8, 4);
+/// Segments that moments are sums over: the first so many, and one in so many beyond. Where segments are runs of keys, a head's
+/// moments are of half of them nearly as they are of all.
+const COUNTED: (usize, usize) = (4, 2);
 
 /// Elements of a matrix of moments; more than memory holds where that leaves the address space.
 fn moment_len(dim_k: usize) -> usize {
