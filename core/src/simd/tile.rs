@@ -409,3 +409,50 @@ impl Weighted {
         }
     }
 }
+
+#[cfg(all(test, feature = "full"))]
+mod tests {
+    use super::*;
+    use crate::simd::{Isa, Task};
+    use half::f16;
+    use std::vec::Vec;
+
+    struct Pack<'a>(Rows<'a>, &'a [usize], &'a mut [f32]);
+
+    impl Task for Pack<'_> {
+        type Out = ();
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            pack_queries(s, &self.0, |r| self.1[r], self.1.len(), self.2);
+        }
+    }
+
+    /// Rows in any order, of whole squares and not, in two types; what is left of a panel becomes zero.
+    #[test]
+    fn queries_become_panels() {
+        for dim in [1, 16, 40] {
+            let x: Vec<f32> = (0..60 * dim).map(|i| i as f32 / 4.0).collect();
+            let halves: Vec<f16> = x.iter().map(|&x| f16::from_f32(x)).collect();
+            for isa in Isa::ALL.into_iter().filter(|i| i.available()) {
+                for n in [1, 16, 50, 60] {
+                    let order: Vec<usize> = (0..n).map(|r| r * 7 % 60).collect();
+                    for rows in [Rows::new(&x, dim).unwrap(), Rows::f16(&halves, dim).unwrap()] {
+                        let mut out: Vec<f32> = std::vec![f32::NAN; n.next_multiple_of(PANEL) * dim];
+                        isa.run(Pack(rows, &order, &mut out));
+                        let mut row = std::vec![0.0; dim];
+                        for r in 0..n.next_multiple_of(PANEL) {
+                            row.fill(0.0);
+                            if r < n {
+                                rows.read(order[r], &mut row);
+                            }
+                            for (k, &want) in row.iter().enumerate() {
+                                let at = (r / PANEL * dim + k) * PANEL + r % PANEL;
+                                assert_eq!(out[at], want, "{}: dim {dim}, row {r}", isa.name());
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
