@@ -127,6 +127,40 @@ fn a_tiny_tolerance_is_exact_with_every_mask() {
     }
 }
 
+/// Blocks of four parts, of which each has more segments than the one before, or others where a window moves along.
+#[test]
+fn parts_of_a_block_use_what_their_own_rows_see() {
+    let n = 4196;
+    let heads = Heads::new(1, 1, 1, n, n, [8, 8], 0.4);
+    for (window, sinks, softcap) in [(0, 0, 0.0), (0, 0, 4.0), (1500, 5, 0.0)] {
+        let o = |m, t| AttentionOptions { window, sinks, softcap, ..mode(m, t) };
+        let (want, want_lse, exact) = heads.run(Mask::Causal { q_pos0: 0 }, o(Mode::Exact, 0.0));
+        let by = |opened: f32| {
+            let rule =
+                Rule { needle: opened, outstanding: opened, cell: opened, node: opened, ..Rule::new(0.05, false) };
+            let rule = Rule { fine: 0.0, coarse: 0.0, error: f32::INFINITY, ..rule };
+            let (mut out, mut lse) = (vec![0.0; want.len()], vec![0.0; n]);
+            let problem = heads.problem(&mut out, &mut lse, Mask::Causal { q_pos0: 0 }, o(Mode::Accelerated, 0.05));
+            let stats = attention_by_rule(&problem, &rule, None, &memory(0)).unwrap();
+            (out, lse, stats)
+        };
+        // Every cell open: nothing is estimated.
+        let (have, lse, stats) = by(0.0);
+        assert_eq!((stats.pairs, stats.pairs_dense), (exact.pairs_dense, exact.pairs_dense));
+        assert!(distance(&have, &want) < 1e-5 && lse.iter().zip(&want_lse).all(|(a, b)| (a - b).abs() < 1e-4));
+        // Every cell closed: only what lies around the segments that 256 rows all see.
+        let (.., stats) = by(f32::INFINITY);
+        let first = |i: usize| if window > 0 { (i + 1).saturating_sub(window) } else { 0 };
+        let dense = (0..n).map(|i| {
+            let (begin, last) = (i / 256 * 256, (i / 256 * 256 + 255).min(n - 1));
+            let (low, high) = (first(last).div_ceil(256), begin / 256);
+            let seen = i + 1 - first(i) + sinks.min(first(i));
+            seen - high.saturating_sub(low) * 256
+        });
+        assert_eq!(stats.pairs, dense.sum::<usize>() as u64, "window {window}");
+    }
+}
+
 #[test]
 fn what_is_estimated_keeps_the_tolerance() {
     let heads = Heads::new(1, 1, 2, 600, 4096, [64, 64], 0.15);

@@ -14,8 +14,8 @@ use crate::cells::{BLOCK, Cells, SEGMENT};
 use crate::mem::{Rows, Tensor, TensorMut};
 use crate::simd::Isa;
 
-/// Blocks that share one prediction.
-const LED: usize = 8;
+/// Rows that share one prediction.
+const LED: usize = 8 * SEGMENT;
 
 /// Times the tolerance that the predicted error of a few rows may reach before they walk again.
 const FAR_OFF: f64 = 2.0;
@@ -54,15 +54,16 @@ pub(crate) struct Accelerated<'a, F> {
     pub(crate) isa: Isa,
 }
 
-/// Rows of a head that are attended together.
-fn rows_of(dims: [usize; 2], group: usize, rows: usize, keys: usize) -> usize {
-    Sizes::new(dims[0], dims[1], group, rows, keys).0
+/// Rows of a head that are attended together; `whole` says that all of them use the same segments.
+fn rows_of(dims: [usize; 2], group: usize, rows: usize, keys: usize, whole: bool) -> usize {
+    let (rows, _) = Sizes::new(dims[0], dims[1], group, rows, keys);
+    if whole { rows.min(if group == 1 { 2 * SEGMENT } else { SEGMENT }) } else { rows }
 }
 
-/// The most pieces worth handing to different parts.
-pub(crate) fn most_pieces(shape: [usize; 4], heads_kv: usize, dim_v: usize, keys: usize) -> usize {
+/// The most pieces worth handing to different parts; `whole` as for [`rows_of`].
+pub(crate) fn most_pieces(shape: [usize; 4], heads_kv: usize, dim_v: usize, keys: usize, whole: bool) -> usize {
     let [batch, heads, rows, dim_k] = shape;
-    batch * heads_kv * rows.div_ceil(rows_of([dim_k, dim_v], heads / heads_kv, rows, keys))
+    batch * heads_kv * rows.div_ceil(rows_of([dim_k, dim_v], heads / heads_kv, rows, keys, whole))
 }
 
 impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a, F> {
@@ -78,12 +79,13 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         let [_, heads, rows, dim_k] = self.q.shape();
         let group = heads / self.heads_kv;
         let (dim_v, keys) = (self.out.shape()[3], self.keys);
-        let step = rows_of([dim_k, dim_v], group, rows, keys);
+        let whole = self.proof.is_some() || self.masking.biases().is_some();
+        let step = rows_of([dim_k, dim_v], group, rows, keys, whole);
         let blocks = rows.div_ceil(step);
-        let whole = if self.proof.is_some() { self.rule.whole() } else { self.rule };
-        let rules: [Rule; LADDER] = core::array::from_fn(|times| whole.tightened(times));
+        let rule = if self.proof.is_some() { self.rule.whole() } else { self.rule };
+        let rules: [Rule; LADDER] = core::array::from_fn(|times| rule.tightened(times));
         let mut verdict = None;
-        for piece in (ith..most_pieces(self.q.shape(), self.heads_kv, dim_v, keys)).step_by(nth) {
+        for piece in (ith..most_pieces(self.q.shape(), self.heads_kv, dim_v, keys, whole)).step_by(nth) {
             // The last blocks of a causal head are the longest: hand them out first.
             let block = blocks - 1 - piece % blocks;
             let (batch, head_kv) = (piece / blocks / self.heads_kv, piece / blocks % self.heads_kv);
@@ -100,18 +102,20 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                 shared_qk: false,
             };
             let (isa, rule, q) = (self.isa, &self.rule, &self.q);
-            let rows_at = |block: usize| {
-                let begin = block * step;
-                RowBlock { isa, rule, q, head: &head, group, cells, begin, n: (rows - begin).min(step) }
+            let rows_before = |end: usize| {
+                let n = end.min(step).min(SEGMENT);
+                RowBlock { isa, rule, q, head: &head, group, cells, begin: end - n, n }
             };
-            // One block speaks for its neighbours, whoever attends them.
-            let leader = (block / LED * LED + LED - 1).min(blocks - 1);
+            // The last rows speak for their neighbours, whoever attends them.
+            let led = (block * step / LED * LED + LED).min(rows);
+            let leader = (batch, head_kv, led);
             let way = match verdict {
-                Some((of, way)) if of == (batch, head_kv, leader) => way,
-                _ => self.lead(&rows_at(leader), blocks, &rules, work),
+                Some((of, way)) if of == leader => way,
+                _ => self.lead(&rows_before(led), rows, &rules, work),
             };
-            verdict = Some(((batch, head_kv, leader), way));
-            let b = rows_at(block);
+            verdict = Some((leader, way));
+            let begin = block * step;
+            let b = RowBlock { begin, n: (rows - begin).min(step), ..rows_before(rows) };
             match watch {
                 Some(watch) => {
                     let mut each = |r: u16, ids: &[u32]| {
@@ -126,9 +130,9 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
     }
 
     /// [`choose`](Self::choose) for the blocks of a call; in auto mode by what was chosen for the rows of the call before, where they
-    /// are no more than one block speaks for. That exact attention is better is not passed on: contexts grow.
-    fn lead(&self, b: &RowBlock<'_>, blocks: usize, rules: &[Rule; LADDER], work: &mut Work) -> Option<usize> {
-        let tries = self.is_auto() && blocks <= LED && !b.is_few(work) && self.verified().is_none();
+    /// are no more than share one prediction. That exact attention is better is not passed on: contexts grow.
+    fn lead(&self, b: &RowBlock<'_>, rows: usize, rules: &[Rule; LADDER], work: &mut Work) -> Option<usize> {
+        let tries = self.is_auto() && rows <= LED && !b.is_few(work) && self.verified().is_none();
         if let Some(times) = b.cells.lead().way().filter(|_| tries) {
             return Some(times);
         }
@@ -161,7 +165,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         }
         b.prepare(work);
         b.attend_sample(work);
-        let pairs = (usable * SEGMENT * b.queries()) as f64;
+        let pairs = b.covered(work) as f64;
         for (times, rule) in rules.iter().enumerate() {
             b.set_limits(work, rule, usable);
             let (cost, error) = b.rehearse(work, self.proof.is_none());
@@ -258,7 +262,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         }
         let again = failing as u64 * seen / queries as u64;
         let estimated_mass = self.finish(b, work, stats) / queries as f32;
-        let pairs = seen - (usable * SEGMENT * queries) as u64 + done.keys + again;
+        let pairs = seen - b.covered(work) as u64 + done.keys + again;
         stats.add(&AttentionStats { pairs, cells_opened: done.cells, estimated_mass, ..part });
     }
 

@@ -2,9 +2,10 @@
 
 use super::super::exact::{self, Head, Queries, ROW_BLOCK};
 use super::super::few::{self, FEW, MOST};
-use super::bias::{Lifted, Seen};
+use super::bias::Lifted;
 use super::proof::Evidence;
 use super::rule::Rule;
+use super::usable::{PARTS, Usable};
 use crate::cells::{BLOCK, Cells, Matrix, ROOT, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Tensor};
@@ -14,10 +15,11 @@ use crate::simd::block::{
 };
 use crate::simd::tile::{PANEL, Span};
 
-/// Most queries of a block.
+/// Most queries of a block, and most rows of a head.
 const QUERIES: usize = 1024;
+const ROWS: usize = PARTS * SEGMENT;
 /// Queries that a list can name.
-const NUMBERED: usize = 1 << 16;
+pub(super) const NUMBERED: usize = 1 << 16;
 /// Elements of queries and sums that the second-level cache holds beside everything else.
 const CACHED: usize = 3 << 16;
 
@@ -42,9 +44,10 @@ impl Sizes {
     /// Rows of each of `group` heads that are attended together, and the memory that takes.
     pub(super) fn new(dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> (usize, Sizes) {
         let most = (CACHED / (dim_k + dim_v)).clamp(1, QUERIES);
-        // A block's own rows and what lies between them and the last segment before are dense: least where blocks begin with
-        // segments. Shorter ones are whole panels of the dense kernels. One head has lists half as long: twice the rows.
-        let block = match (most / group).clamp(1, if group == 1 { 2 * SEGMENT } else { SEGMENT }) {
+        // A part's own rows and what lies between them and the last segment before are dense: least where blocks begin with
+        // segments. Shorter ones are whole panels of the dense kernels.
+        let short = (rows / if group == 1 { 4 } else { 8 }).max(SEGMENT);
+        let block = match (most / group).clamp(1, ROWS.min(short)) {
             rows @ SEGMENT.. => rows / SEGMENT * SEGMENT,
             rows @ PANEL.. => rows / PANEL * PANEL,
             rows => rows,
@@ -198,9 +201,8 @@ pub(crate) struct Work {
     pub(super) keys: Buf<f32>,
     /// Keys of a cell as they lie.
     pub(super) room: Buf<f32>,
-    /// 1 for segments whose cells the block may use.
-    pub(super) usable: Buf<u8>,
-    /// What is left between them.
+    pub(super) usable: Usable,
+    /// Dense ranges of a part.
     pub(super) ranges: Buf<Span>,
     /// For certificates.
     pub(super) evidence: Option<Evidence>,
@@ -245,7 +247,7 @@ impl Work {
         for len in [(s.dim_k * BLOCK).max(s.dim_v), BLOCK * s.dim_k] {
             Buf::<f32>::plan(plan, len);
         }
-        Buf::<u8>::plan(plan, s.segments);
+        Usable::plan(plan, s.segments);
         Buf::<Span>::plan(plan, s.segments + 1);
     }
 
@@ -307,7 +309,7 @@ impl Work {
             lost: Buf::filled(memory, n, false)?,
             keys: f((s.dim_k * BLOCK).max(s.dim_v))?,
             room: f(BLOCK * s.dim_k)?,
-            usable: Buf::filled(memory, s.segments, 0)?,
+            usable: Usable::new(memory, s.segments)?,
             ranges: Buf::with_capacity(memory, s.segments + 1)?,
             evidence: None,
             lifted: None,
@@ -339,74 +341,6 @@ impl RowBlock<'_> {
         Head { head: self.head.head + h, q: self.q.head(self.head.batch, self.head.head + h), ..*self.head }
     }
 
-    /// Marks the segments that every row sees whole, and notes what is left but for what no row sees; returns how many there
-    /// are: none for more queries than 16 bits number, nor where there is no segment.
-    pub(super) fn find_usable(&self, work: &mut Work) -> usize {
-        if self.queries() > NUMBERED || self.cells.segments() == 0 {
-            return 0;
-        }
-        let masking = self.head.masking;
-        let (mut first, mut end) = (0, usize::MAX);
-        for i in 0..self.n {
-            let seen = masking.visible(self.head.batch, self.begin + i);
-            first = first.max(seen.begin).max(seen.sinks);
-            end = end.min(seen.end);
-        }
-        self.survey(work, first, end);
-        let (mut count, mut at) = (0, 0);
-        work.ranges.clear();
-        work.usable.fill(0);
-        for segment in 0..self.cells.segments() {
-            let [low, high] = self.cells.range(segment);
-            if low < first || high >= end {
-                continue;
-            }
-            let hidden = match self.masked(work, segment) {
-                Seen::All => false,
-                Seen::Part => continue,
-                Seen::Nothing => true,
-            };
-            if at < low {
-                // One more range than segments fits.
-                crate::error::reserved(work.ranges.push(Span { begin: at, end: low }));
-            }
-            at = high + 1;
-            if !hidden {
-                work.usable[segment] = 1;
-                count += 1;
-            }
-        }
-        if at < self.head.v.rows() {
-            crate::error::reserved(work.ranges.push(Span { begin: at, end: self.head.v.rows() }));
-        }
-        if count > 0 {
-            self.trim(work);
-        }
-        count
-    }
-
-    /// What padding or a bias leaves of a segment.
-    fn masked(&self, work: &Work, segment: usize) -> Seen {
-        let (masking, batch) = (self.head.masking, self.head.batch);
-        let (mut clear, mut hidden) = (true, true);
-        if let Some(keep) = masking.keep(batch) {
-            for leaf in 0..crate::cells::LEAVES {
-                let node = segment * crate::cells::NODES + leaf / BLOCK;
-                for &id in self.cells.keys_of(node, leaf % BLOCK) {
-                    clear &= keep[id as usize] != 0;
-                    hidden &= keep[id as usize] == 0;
-                }
-            }
-        } else if masking.biases().is_some() {
-            return self.seen(work, segment);
-        }
-        match (clear, hidden) {
-            (true, _) => Seen::All,
-            (_, true) => Seen::Nothing,
-            _ => Seen::Part,
-        }
-    }
-
     /// Whether the rows are so few that the dense kernels take them another way.
     pub(super) fn is_few(&self, work: &Work) -> bool {
         self.n <= FEW && work.sizes.few
@@ -414,9 +348,12 @@ impl RowBlock<'_> {
 
     /// Everything before the walk but the limits: exact sums over what is not in usable segments, queries, estimates.
     pub(super) fn prepare(&self, work: &mut Work) {
-        let ranges = core::mem::replace(&mut work.ranges, Buf::new(work.q.memory()));
-        self.attend_dense(work, &ranges);
-        work.ranges = ranges;
+        for part in 0..self.parts() {
+            self.leave_ranges(work, part);
+            let ranges = core::mem::replace(&mut work.ranges, Buf::new(work.q.memory()));
+            self.attend_dense(work, part, &ranges);
+            work.ranges = ranges;
+        }
         self.clear(work);
         self.load(work);
         self.total(work);
@@ -433,8 +370,8 @@ impl RowBlock<'_> {
         work.lean.iter_mut().for_each(|lean| lean[..n * BLOCK].fill(0.0));
     }
 
-    /// Exact sums over `ranges` as the dense part of every row.
-    fn attend_dense(&self, work: &mut Work, ranges: &[Span]) {
+    /// Exact sums over `ranges` as what is dense of the rows of a part.
+    fn attend_dense(&self, work: &mut Work, part: usize, ranges: &[Span]) {
         if self.is_few(work) {
             let most = (MOST / self.n).max(1);
             for h in (0..self.group).step_by(most) {
@@ -448,10 +385,11 @@ impl RowBlock<'_> {
             }
             return;
         }
+        let end = self.n.min((part + 1) * SEGMENT);
         for h in 0..self.group {
             let head = self.each(h);
-            for begin in (0..self.n).step_by(ROW_BLOCK) {
-                let n = (self.n - begin).min(ROW_BLOCK);
+            for begin in (part * SEGMENT..end).step_by(ROW_BLOCK) {
+                let n = (end - begin).min(ROW_BLOCK);
                 let run = Queries::Run(self.begin + begin);
                 exact::attend_ranges(self.isa, &head, run, n, ranges, &mut work.dense);
                 for r in 0..n {

@@ -24,7 +24,7 @@ pub type Watch<'a> = &'a mut dyn FnMut(usize, usize, &[u32]);
 /// Parts that build, each a run of heads, and parts that attend.
 fn parts(c: &Checked<'_>) -> [usize; 2] {
     let shape = [c.batch, c.heads_q, c.rows_q, c.dim_k];
-    let pieces = most_pieces(shape, c.heads_kv, c.dim_v, c.rows_kv);
+    let pieces = most_pieces(shape, c.heads_kv, c.dim_v, c.rows_kv, c.options.certificate || has_bias(c));
     let threads = c.options.num_threads.max(1);
     let heads = c.batch * c.heads_kv;
     [heads.div_ceil(run_of(heads, threads)).max(1), threads.min(pieces).max(1)]

@@ -38,6 +38,7 @@ mod lean;
 mod proof;
 mod rule;
 mod trial;
+mod usable;
 mod walk;
 
 pub(super) use all::Accelerated;

@@ -112,12 +112,11 @@ impl RowBlock<'_> {
         work.evidence().drift[..n * stride].fill(0.0);
         work.evidence().radius[..n * BLOCK].fill(0.0);
         for at in 0..self.cells.segments().div_ceil(ROOT) {
-            let (present, bits) = self.present(work, at);
-            if bits == 0 {
+            if work.usable.present(at) == 0 {
                 continue;
             }
             let block = self.cells.root(at);
-            self.choose(work, &block, at, Listed::All, &present, bits);
+            self.choose(work, &block, at, Listed::All);
             let Work { scores, every, evidence: Some(Evidence { radius, drift, .. }), .. } = work else { return };
             let rows = &every[..n];
             self.isa.run(AddValues {
@@ -178,9 +177,9 @@ impl RowBlock<'_> {
             work.doubt[..self.queries() * BLOCK].fill(0.0);
         }
         let mut done = Done::default();
-        let mut left = work.usable.iter().filter(|&&u| u != 0).count() * SEGMENT / BLOCK;
+        let mut left = work.usable.count() * SEGMENT / BLOCK;
         for at in 0..self.cells.segments().div_ceil(ROOT) {
-            let (_, bits) = self.present(work, at);
+            let bits = work.usable.present(at);
             for lane in (0..BLOCK).filter(|lane| bits >> lane & 1 != 0) {
                 let budget = verified.then_some(left);
                 self.prove_node(work, at * BLOCK + lane, sample, budget, doubtful, &mut done, watch);

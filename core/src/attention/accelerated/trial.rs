@@ -7,7 +7,6 @@ use super::block::{RowBlock, SAMPLED, Work, exp2};
 use super::cost::Cost;
 use crate::cells::ROOT;
 use crate::mem::Rows;
-use crate::simd::tile::Span;
 
 impl RowBlock<'_> {
     /// Picks the rows of the trial, and keeps their sums.
@@ -44,29 +43,30 @@ impl RowBlock<'_> {
             let (h, i) = (i as usize / self.n, i as usize % self.n);
             self.q.head(self.head.batch, self.head.head + h).read(self.begin + i, &mut work.asked[at * d..][..d]);
         }
-        // Every row sees all of a usable segment, but for padding that lies in between.
-        work.ranges.clear();
-        for segment in (0..self.cells.segments()).filter(|&segment| work.usable[segment] != 0) {
-            let [low, high] = self.cells.range(segment);
-            let span = Span { begin: low, end: high + 1 };
-            // Segments of keys in another order share theirs.
-            if work.ranges.last() != Some(&span) {
-                crate::error::reserved(work.ranges.push(span));
-            }
-        }
         if self.head.masking.biases().is_some() {
+            // All parts use the same.
+            self.take_ranges(work, 0);
             return self.attend_sample_lifted(work);
         }
+        // Every row sees all of a segment that its part uses, but for padding that lies in between.
         let (rows, shape) = (work.sample.len(), [1, 1, work.sample.len(), self.head.v.rows()]);
         let mask = self.head.masking.keep(self.head.batch).map_or(Mask::None, Mask::Keys);
-        let (Ok(masking), Ok(q)) = (Masking::new(mask, 0, 0, shape, true), Rows::strided(&work.asked, rows, d, d))
-        else {
-            unreachable!("one byte a key, as the mask of the call has; rows fit their memory")
+        let Ok(masking) = Masking::new(mask, 0, 0, shape, true) else {
+            unreachable!("one byte a key, as the mask of the call has")
         };
-        let head = Head { q, masking: &masking, batch: 0, head: 0, ..*self.head };
-        exact::attend_ranges(self.isa, &head, Queries::Run(0), rows, &work.ranges, &mut work.dense);
-        for at in 0..rows {
-            self.set_truth(work, self.head, at, at);
+        let mut begin = 0;
+        while begin < rows {
+            let part = self.part_of(work.sample[begin] as usize);
+            let of = work.sample[begin..].iter().take_while(|&&i| self.part_of(i as usize) == part);
+            let n = of.count();
+            self.take_ranges(work, part);
+            let Ok(q) = Rows::strided(&work.asked, rows, d, d) else { unreachable!("rows fit their memory") };
+            let head = Head { q, masking: &masking, batch: 0, head: 0, ..*self.head };
+            exact::attend_ranges(self.isa, &head, Queries::Run(begin), n, &work.ranges, &mut work.dense);
+            for r in 0..n {
+                self.set_truth(work, self.head, begin + r, r);
+            }
+            begin += n;
         }
     }
 

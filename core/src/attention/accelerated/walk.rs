@@ -3,7 +3,8 @@
 
 use super::bias::Lifted;
 use super::block::{DEVIATION, Listed, RowBlock, Work};
-use crate::cells::{BLOCK, Block, NODES, ROOT};
+use super::usable::Run;
+use crate::cells::{BLOCK, Block, ROOT};
 use crate::simd::block::{
     AddValues, Bytes, Children, Choose, ChooseBiased, Coded, Doubt, Fetch, FetchSome, FewRows, LOWEST, Limits, Many,
     Matrix, Opened, Scores, ScoresAt, Settle, Sift, SiftKeys, Sums, Thresholds, Total,
@@ -60,46 +61,41 @@ impl RowBlock<'_> {
         }
     }
 
-    /// Which nodes of root block `at` belong to usable segments.
-    pub(super) fn present(&self, work: &Work, at: usize) -> ([f32; BLOCK], u16) {
-        let (mut present, mut bits) = ([0.0; BLOCK], 0);
-        for (lane, x) in present.iter_mut().enumerate() {
-            if work.usable.get(at * ROOT + lane / NODES) == Some(&1) {
-                *x = 1.0;
-                bits |= 1 << lane;
-            }
-        }
-        (present, bits)
-    }
-
     /// Scores of the nodes, and running maxima and sums of their estimates, for [`RowBlock::prepare`].
     pub(super) fn total(&self, work: &mut Work) {
         let (n, lifted, step) = (self.queries(), work.is_lifted(), work.sizes.queries * BLOCK);
         work.scores[1][..n * BLOCK].fill(LOWEST);
         work.scores[2][..n * BLOCK].fill(0.0);
         for at in 0..self.cells.segments().div_ceil(ROOT) {
-            let (present, bits) = self.present(work, at);
-            if bits == 0 {
+            if work.usable.present(at) == 0 {
                 continue;
             }
             let block = self.cells.root(at);
             let q = Matrix { data: &work.q, stride: work.sizes.q_stride, cols: work.sizes.dim_k };
             let roots = &mut work.roots[at * step..][..step];
             self.isa.run(Scores { block: self.cells.root_keys(at), q, rows: &work.every[..n], out: roots });
-            if lifted {
-                self.total_lifted(work, at, &present, bits);
-                continue;
+            let mut next = 0;
+            while next < n {
+                let run = self.run_from(&work.usable, at, &work.every[..n], next);
+                next = run.end;
+                if lifted {
+                    // All rows use the same.
+                    self.total_lifted(work, at, &run.present, run.bits);
+                    continue;
+                }
+                let shared =
+                    Shared { reference: &work.reference, needle: &work.needle, stand_out: work.shares.stand_out };
+                let (of, from) = (run.begin * BLOCK..run.end * BLOCK, at * step);
+                let [_, max, sum] = &mut work.scores;
+                self.isa.run(Total {
+                    scores: &work.roots[from..][of.clone()],
+                    children: children(&block, 1, &run.present, run.bits),
+                    limits: self.limits(&shared, 1, &work.mass[1], &work.sigma[1][run.begin..run.end]),
+                    count: run.end - run.begin,
+                    max: &mut max[of.clone()],
+                    sum: &mut sum[of],
+                });
             }
-            let shared = Shared { reference: &work.reference, needle: &work.needle, stand_out: work.shares.stand_out };
-            let [_, max, sum] = &mut work.scores;
-            self.isa.run(Total {
-                scores: roots,
-                children: children(&block, 1, &present, bits),
-                limits: self.limits(&shared, 1, &work.mass[1], &work.sigma[1]),
-                count: n,
-                max,
-                sum,
-            });
         }
     }
 
@@ -137,13 +133,12 @@ impl RowBlock<'_> {
         let apart = self.goes_apart(work) && !sample;
         let mut done = Done::default();
         for at in (0..self.cells.segments().div_ceil(ROOT)).rev() {
-            let (present, bits) = self.present(work, at);
-            if bits == 0 {
+            if work.usable.present(at) == 0 {
                 continue;
             }
             let block = self.cells.root(at);
             let listed = if sample { Listed::Sample } else { Listed::All };
-            let whole = self.choose(work, &block, at, listed, &present, bits);
+            let whole = self.choose(work, &block, at, listed);
             if apart {
                 self.few_rows(work, at, doubtful, &mut done, watch);
             } else {
@@ -281,15 +276,7 @@ impl RowBlock<'_> {
     /// From the scores of a block's vectors, those of the nodes or what the sift left of a node's cells: lists what rows may have
     /// to open, and leaves estimates of all in the level's scores. `number` is that of the root block or of the node. Returns the
     /// root block whose scores the sift is to take from `roots`; others are in the level's `centers`.
-    pub(super) fn choose(
-        &self,
-        work: &mut Work,
-        block: &Block<'_>,
-        number: usize,
-        listed: Listed,
-        present: &[f32; BLOCK],
-        bits: u16,
-    ) -> Option<usize> {
+    pub(super) fn choose(&self, work: &mut Work, block: &Block<'_>, number: usize, listed: Listed) -> Option<usize> {
         let step = work.sizes.queries * BLOCK;
         let apart = self.goes_apart(work) && matches!(listed, Listed::All);
         let whole = match listed {
@@ -316,6 +303,7 @@ impl RowBlock<'_> {
             open,
             lists,
             lifted,
+            usable,
             ..
         } = work;
         let lifts = lifted.as_ref().filter(|l| l.on()).map(|l| l.of(listed, number, step));
@@ -325,18 +313,41 @@ impl RowBlock<'_> {
             Listed::All => (1, &every[..self.queries()], nodes),
             Listed::Sample => (1, &**sample, nodes),
         };
-        let children = children(block, level, present, bits);
         let shared = Shared { reference, needle, stand_out: shares.stand_out };
-        let limits = self.limits(&shared, level, &mass[level], &sigma[level]);
         let (weights, sure) = (&mut scores[level], &mut sure[level]);
         let centers = &mut centers[level];
-        match lifts {
-            None => {
-                let centers = whole.map_or(&**centers, |at| &roots[at * step..]);
-                self.isa.run(Choose { centers, rows, children, limits, weights, open, sure });
-            }
-            Some((lifts, by_query)) => {
-                self.isa.run(ChooseBiased { centers, rows, children, limits, lifts, by_query, weights, open, sure });
+        let mut next = 0;
+        while next < rows.len() {
+            let run = match listed {
+                Listed::Child(_) => Run { begin: 0, end: rows.len(), present: [1.0; BLOCK], bits: u16::MAX },
+                _ => self.run_from(usable, number, rows, next),
+            };
+            next = run.end;
+            let (places, numbers) = (run.begin..run.end, run.begin * BLOCK..run.end * BLOCK);
+            let children = children(block, level, &run.present, run.bits);
+            let limits = self.limits(&shared, level, &mass[level], &sigma[level]);
+            let (weights, rows) = (&mut weights[numbers.clone()], &rows[places.clone()]);
+            let (open, sure) = (&mut open[places.clone()], &mut sure[places]);
+            match &lifts {
+                None => {
+                    let centers = &whole.map_or(&**centers, |at| &roots[at * step..])[numbers];
+                    self.isa.run(Choose { centers, rows, children, limits, weights, open, sure });
+                }
+                // All rows use the same: one run.
+                &Some((lifts, by_query)) => {
+                    let centers = &mut centers[numbers];
+                    self.isa.run(ChooseBiased {
+                        centers,
+                        rows,
+                        children,
+                        limits,
+                        lifts,
+                        by_query,
+                        weights,
+                        open,
+                        sure,
+                    });
+                }
             }
         }
         if !apart {
@@ -357,7 +368,7 @@ impl RowBlock<'_> {
     ) {
         let block = self.cells.node(node);
         self.score_below(work, node, &block, lane);
-        self.choose(work, &block, node, Listed::Child(lane), &[1.0; BLOCK], 0xffff);
+        self.choose(work, &block, node, Listed::Child(lane));
         if self.is_few(work) {
             self.isa.run(Fetch::stored(block.values.data));
         }
