@@ -1279,7 +1279,7 @@ ice_status ice_session_attend(const ice_session *session,
 
 /// Bytes and alignment of the work memory of ice_session_attend, for all `nth` parts together.
 ///
-/// @param rows          query rows of the call.
+/// @param rows          most query rows of a call.
 /// @param bytes, align  outputs, in bytes.
 /// Errors: ICE_ERR_ARGUMENT (nth), ICE_ERR_NO_MEMORY (too large for the address space).
 /// Threads: shared. Allocates: never. Cost: O(1). Since 0.1.

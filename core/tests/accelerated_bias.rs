@@ -448,7 +448,7 @@ fn sessions_take_biases_to_their_cells() {
             session.append(Tensor::new(&heads.k, kv).unwrap(), Tensor::new(&heads.v, kv).unwrap()).unwrap();
             session.commit().unwrap();
             let mut plan = Plan::new();
-            session.work_plan(&mut plan).unwrap();
+            session.work_plan(rows, &mut plan).unwrap();
             let bytes = plan.finish().unwrap().bytes;
             let bias = alibi(group, rows, tokens, tokens - rows, true);
             let mask = additive(&bias, [1, group, rows, tokens]);

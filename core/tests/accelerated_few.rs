@@ -154,7 +154,7 @@ fn a_session() {
         session.commit().unwrap();
     }
     let mut plan = Plan::new();
-    session.work_plan(&mut plan).unwrap();
+    session.work_plan(2, &mut plan).unwrap();
     let bytes = plan.finish().unwrap().bytes;
     let attend = |session: &Session, mask: Mask<'_>| {
         let mut out = vec![f32::NAN; 2 * 2 * DIM];

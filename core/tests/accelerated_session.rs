@@ -115,7 +115,7 @@ fn attend_all(s: &Session, rows: usize, mask: Option<Mask<'_>>, nth: usize) -> (
     let q = noise(o.heads_q * rows * o.dim_k, 7, 1.5);
     let (mut out, mut lse) = (vec![f32::NAN; o.heads_q * rows * o.dim_v], vec![f32::NAN; o.heads_q * rows]);
     let mut plan = Plan::new();
-    s.work_plan(&mut plan).unwrap();
+    s.work_plan(rows, &mut plan).unwrap();
     let bytes = plan.finish().unwrap().bytes;
     let mut stats: Option<AttentionStats> = None;
     {
@@ -165,6 +165,29 @@ fn close(a: &Outcome, b: &Outcome, what: &str) {
 
 /// Rows on either side of where few become many and one block becomes two.
 const ROWS: [usize; 7] = [1, 2, 3, 4, 5, 130, 300];
+
+/// Work memory for some rows does for fewer, and one row needs a fraction of what a prompt does.
+#[test]
+fn work_memory_grows_with_rows() {
+    let tokens = Tokens::new(2, [64, 64], 40, 1);
+    for mode in [Mode::Accelerated, Mode::Exact, Mode::TopK, Mode::Auto] {
+        for certificate in [false, mode == Mode::Accelerated] {
+            let o = with(options(&tokens, 2, mode), |o| o.certificate = certificate);
+            let session = Session::new_in(&SessionOptions { capacity: 16 * SEGMENT, ..o }, &memory(0)).unwrap();
+            let bytes = |rows| {
+                let mut plan = Plan::new();
+                session.work_plan(rows, &mut plan).unwrap();
+                plan.finish().unwrap().bytes
+            };
+            let mut before = 0;
+            for rows in (0..1200).chain([4095, 4096, 10_000, usize::MAX]) {
+                assert!(bytes(rows) >= before, "{mode:?}: {rows} rows");
+                before = bytes(rows);
+            }
+            assert!(mode == Mode::TopK || 3 * bytes(1) < before, "{mode:?}: {} and {before}", bytes(1));
+        }
+    }
+}
 
 #[test]
 fn a_session_has_the_bits_of_one_call() {

@@ -462,10 +462,10 @@ fn sessions_certify() {
             let k = Tensor::new(&heads.k, [1, 2, keys, 64]).unwrap();
             session.append(k, Tensor::new(&heads.v, [1, 2, keys, 48]).unwrap()).unwrap();
             session.commit().unwrap();
-            let mut plan = Plan::new();
-            session.work_plan(&mut plan).unwrap();
-            let bytes = plan.finish().unwrap().bytes;
             for rows in [1, 4, 5, 200] {
+                let mut plan = Plan::new();
+                session.work_plan(rows, &mut plan).unwrap();
+                let bytes = plan.finish().unwrap().bytes;
                 let part: Vec<f32> = heads.q.chunks(keys * 64).flat_map(|h| h[..rows * 64].to_vec()).collect();
                 let mut out = vec![0.0; 4 * rows * 48];
                 let tensor = TensorMut::new(&mut out, [1, 4, rows, 48]).unwrap();

@@ -67,7 +67,7 @@ fn nothing_is_allocated_by_queries_appends_and_attends() {
         session.remove_range(100, 150).unwrap();
         assert_eq!(TAKEN.load(Relaxed), before, "the session allocated");
         let mut plan = Plan::new();
-        session.work_plan(&mut plan).unwrap();
+        session.work_plan(40, &mut plan).unwrap();
         let bytes = plan.finish().unwrap().bytes;
         let mut out = vec![0.0; 2 * 40 * 8];
         let out = TensorMut::new(&mut out, [1, 2, 40, 8]).unwrap();

@@ -82,7 +82,7 @@ fn append(session: &mut Session, n: usize, (k, v): &(Vec<f32>, Vec<f32>)) {
 fn attend(session: &Session, q: &[f32], rows: usize, nth: usize) -> (Vec<f32>, Vec<f32>, Mode, Reason) {
     let (mut out, mut lse) = (vec![f32::NAN; HEADS_Q * rows * DIM_V], vec![f32::NAN; HEADS_Q * rows]);
     let mut plan = Plan::new();
-    session.work_plan(&mut plan).unwrap();
+    session.work_plan(rows, &mut plan).unwrap();
     let bytes = plan.finish().unwrap().bytes;
     let mut mode = (Mode::Auto, Reason::Requested);
     {

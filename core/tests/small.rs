@@ -103,7 +103,7 @@ fn a_session_decodes_what_one_call_gives() {
         begin += part;
     }
     let mut plan = Plan::new();
-    session.work_plan(&mut plan).unwrap();
+    session.work_plan(rows, &mut plan).unwrap();
     let Layout { bytes, .. } = plan.finish().unwrap();
     let (mut out, mut parts) = (vec![0.0; 2 * rows * DIM], vec![0.0; 2 * rows * DIM]);
     let query = Tensor::new(&q, [1, 2, rows, DIM]).unwrap();

@@ -152,7 +152,7 @@ fn sessions() {
         session.append(kt, Tensor::new(&v, [1, 1, n, 4]).unwrap()).unwrap();
         session.commit().unwrap();
         let mut plan = Plan::new();
-        session.work_plan(&mut plan).unwrap();
+        session.work_plan(7, &mut plan).unwrap();
         let work = memory(plan.finish().unwrap().bytes);
         let q = noise(2 * 7 * DIM, 23, 2.0);
         let mut out = [0.0; 2 * 7 * 4];

@@ -5,7 +5,7 @@
 enum { HEADS_Q = 2, HEADS_KV = 1, DIM = 16, TOKENS = 1024, ROWS = 4 };
 
 STATIC_MEMORY(session_memory, 640 * 1024);
-STATIC_MEMORY(work_memory, 896 * 1024);
+STATIC_MEMORY(work_memory, 96 * 1024);
 static float k[TOKENS * DIM], v[TOKENS * DIM], q[HEADS_Q * ROWS * DIM];
 static float out[HEADS_Q * ROWS * DIM], expected[HEADS_Q * ROWS * DIM];
 

@@ -311,9 +311,9 @@ pub unsafe extern "C" fn ice_session_commit(session: *mut ice_session) -> ice_st
     guard::plain(|| unsafe { exclusive(session, Session::commit) })
 }
 
-fn part_layout(session: &Session) -> Result<Layout> {
+fn part_layout(session: &Session, rows: usize) -> Result<Layout> {
     let mut plan = Plan::new();
-    session.work_plan(&mut plan)?;
+    session.work_plan(rows, &mut plan)?;
     plan.finish()
 }
 
@@ -368,7 +368,7 @@ pub unsafe extern "C" fn ice_session_attend(
                 work_memory(work.cast(), work_bytes, 0, Source::System)?
             } else {
                 // Slices of whole blocks: each stays aligned, and no two parts share a cache line.
-                let one = part_layout(session)?.bytes;
+                let one = part_layout(session, rows)?.bytes;
                 check_place(work.cast(), work_bytes, product(one, nth as usize, "nth")?, "work")?;
                 work_memory(work.cast::<u8>().add(one * ith as usize), one, one, Source::System)?
             };
@@ -383,7 +383,7 @@ pub unsafe extern "C" fn ice_session_attend(
 
 /// Bytes and alignment of the work memory of ice_session_attend, for all `nth` parts together.
 ///
-/// @param rows          query rows of the call.
+/// @param rows          most query rows of a call.
 /// @param bytes, align  outputs, in bytes.
 /// Errors: ICE_ERR_ARGUMENT (nth), ICE_ERR_NO_MEMORY (too large for the address space).
 /// Threads: shared. Allocates: never. Cost: O(1). Since 0.1.
@@ -402,10 +402,8 @@ pub unsafe extern "C" fn ice_session_work_required(
     guard::plain(|| unsafe {
         let session = &shared(session)?.inner.session;
         check_part(0, nth)?;
-        // One part works through its rows block by block: today any number needs the same.
-        let _ = rows;
         let total = || {
-            let one = part_layout(session)?;
+            let one = part_layout(session, rows)?;
             Ok(Layout { bytes: product(one.bytes, nth as usize, "nth")?, align: one.align })
         };
         put_layout(total, bytes, align)

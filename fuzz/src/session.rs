@@ -191,7 +191,7 @@ impl Run<'_> {
         let o = &self.o;
         let (mut out, mut lse) = (vec![f32::NAN; o.heads_q * rows * o.dim_v], vec![f32::NAN; o.heads_q * rows]);
         let mut plan = Plan::new();
-        s.work_plan(&mut plan).expect("a plan");
+        s.work_plan(rows, &mut plan).expect("a plan");
         let bytes = plan.finish().expect("a plan").bytes;
         let (mut pairs, mut certified) = (0, f32::NAN);
         {

@@ -62,7 +62,7 @@ impl Run {
             dense_below: 0,
         })?;
         let mut plan = Plan::new();
-        session.work_plan(&mut plan)?;
+        session.work_plan(1, &mut plan)?;
         let out = vec![0.0; layer.heads_q * layer.dim];
         let work = Place::new(&plan.finish()?);
         Ok(Run { session, work, out, attend: vec![], append: 0.0, prompt: 0.0, pairs: [0; 2], estimated: 0.0 })

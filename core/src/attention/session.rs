@@ -300,25 +300,27 @@ impl Session {
         }
     }
 
-    /// Adds the work memory of one part (one `ith`) to a plan, including its `Memory` block. Holds for any number of rows
+    /// Adds the work memory of one part (one `ith`) to a plan, including its `Memory` block. Holds for up to `rows` rows a call
     /// and any length up to the capacity.
     ///
     /// # Errors
     /// `NoMemory` when it does not fit the address space.
-    pub fn work_plan(&self, plan: &mut Plan) -> Result<()> {
+    pub fn work_plan(&self, rows: usize, plan: &mut Plan) -> Result<()> {
         let o = &self.options;
         Memory::plan(plan);
-        let mut most = Plan::new();
-        exact::plan(&mut most, o.dim_k, o.dim_v, exact::ROW_BLOCK);
-        if o.attention.uses_fixed_scores(exact::ROW_BLOCK) {
-            exact::plan_fixed_scores(&mut most, o.dim_k, o.dim_v);
-        }
-        if o.has_index() {
-            Scratch::plan_new(&index_options(&o.attention, o.dim_k, o.capacity), &mut most)?;
-        }
-        if o.has_cells() {
-            // A call of few rows takes other memory than one of many.
-            for rows in [FEW, usize::MAX] {
+        let (mut most, rows) = (Plan::new(), rows.max(1));
+        // A call of few rows takes other memory than one of many.
+        for rows in [rows.min(FEW), rows] {
+            let mut form = Plan::new();
+            exact::plan(&mut form, o.dim_k, o.dim_v, rows);
+            if o.attention.uses_fixed_scores(rows) {
+                exact::plan_fixed_scores(&mut form, o.dim_k, o.dim_v);
+            }
+            if o.has_index() {
+                Scratch::plan_new(&index_options(&o.attention, o.dim_k, o.capacity), &mut form)?;
+            }
+            most = most.or(form);
+            if o.has_cells() {
                 let mut form = Plan::new();
                 accelerated::Work::plan(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity);
                 if o.attention.certificate {
@@ -340,7 +342,7 @@ impl Session {
     /// Part `ith` of `nth` of attending `rows` query rows to the published tokens: `q [1, heads_q, rows, dim_k]`,
     /// `out [1, heads_q, rows, dim_v]`, `lse [1, heads_q, rows, 1]` f32. Mask `None`: causal, the last row at the last
     /// token. Parts write disjoint rows and never wait for each other; the bits do not depend on `nth`. Each part needs its
-    /// own `work` of [`work_plan`](Session::work_plan) bytes.
+    /// own `work` of [`work_plan`](Session::work_plan) its rows.
     ///
     /// # Errors
     /// `Shape`, `Argument`, `NotFinite` with the row, `State` when more causal rows than tokens are asked for; `NoMemory`
