@@ -57,7 +57,12 @@ pub(crate) struct Accelerated<'a, F> {
 /// Rows of a head that are attended together; `whole` says that all of them use the same segments.
 fn rows_of(dims: [usize; 2], group: usize, rows: usize, keys: usize, whole: bool) -> usize {
     let (rows, _) = Sizes::new(dims[0], dims[1], group, rows, keys);
-    if whole { rows.min(if group == 1 { 2 * SEGMENT } else { SEGMENT }) } else { rows }
+    if whole { rows.min(narrow(group)) } else { rows }
+}
+
+/// Rows of a head that are tried, and most rows where all use the same segments: twice as many of a head that is alone.
+fn narrow(group: usize) -> usize {
+    if group == 1 { 2 * SEGMENT } else { SEGMENT }
 }
 
 /// The most pieces worth handing to different parts; `whole` as for [`rows_of`].
@@ -103,7 +108,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
             };
             let (isa, rule, q) = (self.isa, &self.rule, &self.q);
             let rows_before = |end: usize| {
-                let n = end.min(step).min(SEGMENT);
+                let n = end.min(step).min(narrow(group));
                 RowBlock { isa, rule, q, head: &head, group, cells, begin: end - n, n }
             };
             // The last rows speak for their neighbours, whoever attends them.
