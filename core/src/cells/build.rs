@@ -4,7 +4,7 @@ use super::{BLOCK, Coords, LEAVES, Level, MeanKeys, NODES, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Rows};
 use crate::simd::Isa;
-use crate::simd::block::{Gather, Gram, Matrix, SumRows};
+use crate::simd::block::{Gather, Gram, Less, Matrix, SumRows};
 
 /// Rounds of two means that a cut's direction comes from.
 const ROUNDS: usize = 2;
@@ -42,14 +42,11 @@ pub(super) struct Bench {
     direction: Buf<f32>,
 }
 
-/// Rows `at..at + n` of the order less `mean`, into rows padded with zeros to whole blocks.
+/// `n` rows of the order from place `at` on less `mean`, into rows padded with zeros to whole blocks.
 fn less(isa: Isa, rows: &[f32], mean: &[f32], order: &[u32], at: usize, n: usize, out: &mut [f32]) {
     let (d, stride) = (mean.len(), mean.len().next_multiple_of(BLOCK));
-    for (&i, out) in order[at..][..n].iter().zip(out[at * stride..].chunks_exact_mut(stride)) {
-        out[..d].copy_from_slice(&rows[i as usize * d..][..d]);
-        isa.axpy(-1.0, mean, &mut out[..d]);
-        out[d..].fill(0.0);
-    }
+    let (rows, at, out) = (Matrix { data: rows, stride: d, cols: d }, &order[at..][..n], &mut out[at * stride..]);
+    isa.run(Less { rows, mean, at, out, stride });
 }
 
 impl Bench {
@@ -144,21 +141,19 @@ impl Bench {
         for _ in 0..ROUNDS {
             isa.dots_at(&self.rows, d, at, direction, height);
             let cut = isa.dot(direction, &self.mean[..d]);
-            self.upper.clear();
+            // Written always, kept where it is above: no branch to mispredict.
+            let mut m = 0;
             for (&i, &h) in at.iter().zip(&*height) {
-                if h > cut {
-                    // The buffer holds a whole segment.
-                    crate::error::reserved(self.upper.push(i));
-                }
+                self.upper[m] = i;
+                m += usize::from(h > cut);
             }
-            let m = self.upper.len();
             if m == 0 || m == n {
                 break;
             }
             // Mean of the upper side less mean of all points where mean less mean of the lower side points.
             let sum = &mut self.sum[..d];
             sum.fill(0.0);
-            isa.run(SumRows { rows: Matrix { data: &self.rows, stride: d, cols: d }, at: &self.upper, acc: sum });
+            isa.run(SumRows { rows: Matrix { data: &self.rows, stride: d, cols: d }, at: &self.upper[..m], acc: sum });
             isa.scale(1.0 / m as f32, sum);
             isa.axpy(-1.0, &self.mean[..d], sum);
             direction.copy_from_slice(sum);
@@ -173,18 +168,23 @@ impl Bench {
         let (at, height, direction) = (&mut order[begin..][..n], &mut height[..n], &direction[..d]);
         isa.dots_at(&self.rows, d, at, direction, height);
         // Keys by height; of equals, by place, so that the cells are well defined. A 64-bit number holds both.
+        let pair = |i: u32, h: f32| u64::from(crate::math::image_of(h)) << 32 | u64::from(i);
         let mut pairs = [0u64; SEGMENT];
-        for ((pair, &i), &h) in pairs.iter_mut().zip(&*at).zip(&*height) {
-            *pair = u64::from(crate::math::image_of(h)) << 32 | u64::from(i);
+        for ((to, &i), &h) in pairs.iter_mut().zip(&*at).zip(&*height) {
+            *to = pair(i, h);
         }
-        pairs[..n].select_nth_unstable(n / 2);
-        let (low, high) = pairs[..n].split_at_mut(n / 2);
-        // In the order of places, so that the next sums do not depend on how the selection went.
-        low.sort_unstable_by_key(|&p| p as u32);
-        high.sort_unstable_by_key(|&p| p as u32);
-        for (at, &pair) in at.iter_mut().zip(&pairs) {
-            *at = pair as u32;
+        let (_, &mut median, _) = pairs[..n].select_nth_unstable(n / 2);
+        // Both sides in the order of places, which is that of `at`: the next sums do not depend on how the selection went.
+        let (mut below, mut above, mut upper) = (0, 0, [0; SEGMENT]);
+        for (k, &h) in height.iter().enumerate() {
+            let i = at[k];
+            let low = pair(i, h) < median;
+            // Written always, kept on one side: no branch to mispredict.
+            (at[below], upper[above]) = (i, i);
+            below += usize::from(low);
+            above += usize::from(!low);
         }
+        at[below..].copy_from_slice(&upper[..above]);
     }
 
     /// Writes mean values of segment `at` after [`describe_keys`](Bench::describe_keys), and adds to the moments if it
@@ -221,11 +221,13 @@ impl Bench {
         }
     }
 
-    /// Adds the products of all keys' elements with all elements of `y`'s rows to blocks of `out`, each `[dim_k][out_stride]`.
+    /// Adds the products of all keys' elements with all elements of `y`'s rows to blocks of `out`, each `[dim_k][out_stride]`. Where
+    /// they lie side by side the products are symmetric: what is below the blocks of the diagonal is left as it is.
     fn gram(&self, isa: Isa, y: &[f32], y_stride: usize, out: &mut [f32], out_stride: usize) {
         let stride = self.dim_k.next_multiple_of(BLOCK);
-        let x = Matrix { data: &self.keys, stride, cols: self.dim_k };
         for b in 0..y_stride / BLOCK {
+            let cols = if out_stride == BLOCK { self.dim_k } else { self.dim_k.min((b + 1) * BLOCK) };
+            let x = Matrix { data: &self.keys, stride, cols };
             // Blocks lie one after the other, or side by side in wider rows.
             let begin = if out_stride == BLOCK { b * self.dim_k * BLOCK } else { b * BLOCK };
             let (y, out) = (&y[b * BLOCK..], &mut out[begin..]);

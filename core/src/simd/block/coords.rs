@@ -77,31 +77,38 @@ impl Task for Encode<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         let Encode { rows, stride, dim, words: out, unit } = self;
         assert!(dim <= stride && rows.len() >= BLOCK * stride && out.len() == words(dim) * BLOCK);
-        for (j, row) in rows.chunks_exact(stride).take(BLOCK).enumerate() {
-            let row = &row[..dim];
+        let (mut at, mut factor) = ([core::ptr::null(); BLOCK], [0.0; BLOCK]);
+        for (j, row) in rows.chunks_exact(stride.max(1)).take(BLOCK).enumerate() {
             // The order of magnitudes is the order of their bits.
-            let largest = f32::from_bits(row.iter().fold(0, |m, x| m.max(x.to_bits() & 0x7fff_ffff)));
-            let (step, factor) = step_of(largest);
-            unit[j] = step;
-            let code = |x: f32| ((x * factor + MIDDLE + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits())).min(15);
-            let mut parts = row.chunks_exact(WORD);
-            let mut at = j;
-            for part in &mut parts {
-                let mut word = 0;
-                for b in 0..4 {
-                    word |= (code(part[b]) | code(part[b + 4]) << 4) << (8 * b);
+            let largest = f32::from_bits(row[..dim].iter().fold(0, |m, x| m.max(x.to_bits() & 0x7fff_ffff)));
+            (unit[j], factor[j]) = step_of(largest);
+            at[j] = row.as_ptr();
+        }
+        // Sixteen coordinates of all vectors, side by side: plain loops over vectors become instructions on them.
+        let mut part = [0.0; BLOCK * BLOCK];
+        for (k, words) in (0..dim).step_by(BLOCK).zip(out.chunks_mut(BLOCK / WORD * BLOCK)) {
+            if k + BLOCK <= dim {
+                // SAFETY: every row has that many elements; a block of blocks is writable.
+                unsafe { s.transpose(&at, k, part.as_mut_ptr()) };
+            } else {
+                part.fill(0.0);
+                for (i, x) in part.iter_mut().enumerate().take((dim - k) * BLOCK) {
+                    *x = rows[i % BLOCK * stride + k + i / BLOCK];
                 }
-                out[at] = word;
-                at += BLOCK;
             }
-            let rest = parts.remainder();
-            if !rest.is_empty() {
-                let mut part = [0.0; WORD];
-                part[..rest.len()].copy_from_slice(rest);
-                out[at] = (0..4).map(|b| (code(part[b]) | code(part[b + 4]) << 4) << (8 * b)).sum();
+            for (word, part) in words.chunks_exact_mut(BLOCK).zip(part.chunks_exact(WORD * BLOCK)) {
+                let mut sum = [0; BLOCK];
+                for (b, x) in part.chunks_exact(BLOCK).enumerate() {
+                    let shift = b % 4 * 8 + b / 4 * 4;
+                    for j in 0..BLOCK {
+                        let code = (x[j] * factor[j] + MIDDLE + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits());
+                        sum[j] |= code.min(15) << shift;
+                    }
+                }
+                word.copy_from_slice(&sum);
             }
         }
     }

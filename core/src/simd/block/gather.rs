@@ -173,9 +173,79 @@ impl Task for SumRows<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for &i in self.at {
-            let row = &self.rows.data[i as usize * self.rows.stride..][..self.rows.cols];
-            kernels::axpy(s, 1.0, row, self.acc);
+        let SumRows { rows: Matrix { data, stride, cols }, at, acc } = self;
+        assert!(acc.len() >= cols && at.iter().all(|&i| i as usize * stride + cols <= data.len()));
+        let mut v = 0;
+        // SAFETY: so many vectors are inside of every row and of the sum.
+        unsafe {
+            while v + 4 * S::LANES <= cols {
+                sum_of_rows::<S, 4>(s, data, stride, at, v, acc);
+                v += 4 * S::LANES;
+            }
+            while v + S::LANES <= cols {
+                sum_of_rows::<S, 1>(s, data, stride, at, v, acc);
+                v += S::LANES;
+            }
+        }
+        for &i in at {
+            kernels::axpy(s, 1.0, &data[i as usize * stride..][v..cols], &mut acc[v..cols]);
+        }
+    }
+}
+
+/// `C` vectors from element `v` on of [`SumRows`], in registers.
+///
+/// # Safety
+/// They are inside of the rows and of `acc`.
+#[inline(always)]
+unsafe fn sum_of_rows<S: Simd, const C: usize>(
+    s: S,
+    data: &[f32],
+    stride: usize,
+    at: &[u32],
+    v: usize,
+    acc: &mut [f32],
+) {
+    let to = acc.as_mut_ptr().wrapping_add(v);
+    let mut sum = [s.splat(0.0); C];
+    for c in 0..C {
+        // SAFETY: inside, as the caller has seen.
+        sum[c] = unsafe { s.load(to.add(c * S::LANES)) };
+    }
+    for &i in at {
+        for c in 0..C {
+            // SAFETY: inside, as the caller has seen.
+            sum[c] = s.add(sum[c], unsafe { s.load(data.as_ptr().add(i as usize * stride + v + c * S::LANES)) });
+        }
+    }
+    for c in 0..C {
+        // SAFETY: inside, as the caller has seen.
+        unsafe { s.store(to.add(c * S::LANES), sum[c]) };
+    }
+}
+
+/// Rows `at` of a matrix less `mean`, into rows of `stride`, padded with zeros.
+pub(crate) struct Less<'a> {
+    pub(crate) rows: Matrix<'a>,
+    pub(crate) mean: &'a [f32],
+    pub(crate) at: &'a [u32],
+    pub(crate) out: &'a mut [f32],
+    pub(crate) stride: usize,
+}
+
+impl Task for Less<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Less { rows: Matrix { data, stride, cols }, mean, at, out, stride: step } = self;
+        // Plain loops: they become vectors.
+        for (&i, out) in at.iter().zip(out.chunks_exact_mut(step)) {
+            let (out, rest) = out.split_at_mut(cols);
+            for ((out, x), mean) in out.iter_mut().zip(&data[i as usize * stride..][..cols]).zip(&mean[..cols]) {
+                *out = x - mean;
+            }
+            rest.fill(0.0);
         }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) use by_child::{ByChild, TOGETHER};
 pub(crate) use choose::{Children, Choose, Doubt, Limits};
 pub(crate) use coords::{Along, Bytes, Coded, Encode, Many, RoundQuery, words};
 pub(crate) use few_rows::{Below, FewRows, Slot, Sums};
-pub(crate) use gather::{Fetch, FetchSome, Gather, Gram, Prefetch, ScoresAt, SumRows, Transpose};
+pub(crate) use gather::{Fetch, FetchSome, Gather, Gram, Less, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use opened::Opened;
 pub(crate) use scores::{Forms, Scores};
 pub(crate) use sift::Sift;
