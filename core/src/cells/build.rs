@@ -129,12 +129,8 @@ impl Bench {
         let height = &mut self.height[..n];
         isa.sq_dists_at(&self.rows, d, at, &self.mean[..d], height);
         // The key farthest out gives the first direction; of equals, the first.
-        let mut far = 0;
-        for (i, &h) in height.iter().enumerate() {
-            if h > height[far] {
-                far = i;
-            }
-        }
+        let most = isa.max(height);
+        let far = height.iter().position(|&h| h == most).unwrap_or(0);
         let direction = &mut self.direction[..d];
         direction.copy_from_slice(&self.rows[at[far] as usize * d..][..d]);
         isa.axpy(-1.0, &self.mean[..d], direction);
@@ -225,13 +221,13 @@ impl Bench {
     /// they lie side by side the products are symmetric: what is below the blocks of the diagonal is left as it is.
     fn gram(&self, isa: Isa, y: &[f32], y_stride: usize, out: &mut [f32], out_stride: usize) {
         let stride = self.dim_k.next_multiple_of(BLOCK);
-        for b in 0..y_stride / BLOCK {
-            let cols = if out_stride == BLOCK { self.dim_k } else { self.dim_k.min((b + 1) * BLOCK) };
+        let (out_step, all) = if out_stride == BLOCK { (self.dim_k * BLOCK, true) } else { (BLOCK, false) };
+        for first in (0..y_stride / BLOCK).step_by(2) {
+            let blocks = (y_stride / BLOCK - first).min(2);
+            let cols = if all { self.dim_k } else { self.dim_k.min((first + blocks) * BLOCK) };
             let x = Matrix { data: &self.keys, stride, cols };
-            // Blocks lie one after the other, or side by side in wider rows.
-            let begin = if out_stride == BLOCK { b * self.dim_k * BLOCK } else { b * BLOCK };
-            let (y, out) = (&y[b * BLOCK..], &mut out[begin..]);
-            isa.run(Gram { x, y, y_stride, rows: SEGMENT, out, out_stride });
+            let (y, out) = (&y[first * BLOCK..], &mut out[first * out_step..]);
+            isa.run(Gram { x, y, y_stride, rows: SEGMENT, out, out_stride, out_step, blocks });
         }
     }
 

@@ -250,16 +250,20 @@ impl Task for Less<'_> {
     }
 }
 
-/// `out[a * BLOCK + b] += sum over rows i of x_i[a] * y_i[b]`, `b` below [`BLOCK`].
+/// `out[a * out_stride + b] += sum over rows i of x_i[a] * y_i[b]` for the columns of one block, or of two: those of the second
+/// go to where `out[out_step]` is in place of `out[0]`.
 pub(crate) struct Gram<'a> {
     pub(crate) x: Matrix<'a>,
-    /// Rows of `y_stride`, from the block's first column on.
+    /// Rows of `y_stride`, from the first column on.
     pub(crate) y: &'a [f32],
     pub(crate) y_stride: usize,
     pub(crate) rows: usize,
     /// Rows of `out_stride`.
     pub(crate) out: &'a mut [f32],
     pub(crate) out_stride: usize,
+    pub(crate) out_step: usize,
+    /// 1 or 2.
+    pub(crate) blocks: usize,
 }
 
 impl Task for Gram<'_> {
@@ -267,20 +271,27 @@ impl Task for Gram<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
-        let n = self.rows;
+        let (n, more) = (self.rows, self.blocks - 1);
         if n == 0 || self.x.cols == 0 {
             return;
         }
+        assert!(more <= 1);
         assert!(self.x.cols <= self.x.stride && self.x.data.len() >= (n - 1) * self.x.stride + self.x.cols);
-        assert!(self.y.len() >= (n - 1) * self.y_stride + BLOCK);
-        assert!(self.out_stride >= BLOCK && self.out.len() >= (self.x.cols - 1) * self.out_stride + BLOCK);
+        assert!(self.y.len() >= (n - 1) * self.y_stride + (1 + more) * BLOCK);
+        let end = more * self.out_step + (self.x.cols - 1) * self.out_stride + BLOCK;
+        assert!(self.out_stride >= BLOCK && self.out.len() >= end);
         // SAFETY: checked.
         unsafe {
-            match S::LANES {
-                16 => self.tiles::<S, 1, 8>(s),
-                8 => self.tiles::<S, 2, 4>(s),
-                4 => self.tiles::<S, 4, 4>(s),
-                _ => self.tiles::<S, 16, 1>(s),
+            match (S::LANES, more) {
+                (16, 0) => self.tiles::<S, 1, 1, 8>(s),
+                // As many sums as two products at a time need, and fewer loads than products.
+                (16, _) => self.tiles::<S, 1, 2, 8>(s),
+                (8, 0) => self.tiles::<S, 2, 1, 4>(s),
+                (8, _) => self.tiles::<S, 2, 2, 2>(s),
+                (4, 0) => self.tiles::<S, 4, 1, 4>(s),
+                (4, _) => self.tiles::<S, 4, 2, 2>(s),
+                (_, 0) => self.tiles::<S, 16, 1, 1>(s),
+                _ => self.tiles::<S, 16, 2, 1>(s),
             }
         }
     }
@@ -288,18 +299,18 @@ impl Task for Gram<'_> {
 
 impl Gram<'_> {
     /// # Safety
-    /// As checked in `run`; `C * LANES` is the block.
+    /// As checked in `run`; `C * LANES` is the block, `B` the number of blocks.
     #[inline(always)]
-    unsafe fn tiles<S: Simd, const C: usize, const R: usize>(&mut self, s: S) {
+    unsafe fn tiles<S: Simd, const C: usize, const B: usize, const R: usize>(&mut self, s: S) {
         let mut a = 0;
         // SAFETY: columns a.. of x are there.
         unsafe {
             while a + R <= self.x.cols {
-                self.tile::<S, C, R>(s, a);
+                self.tile::<S, C, B, R>(s, a);
                 a += R;
             }
             while a < self.x.cols {
-                self.tile::<S, C, 1>(s, a);
+                self.tile::<S, C, B, 1>(s, a);
                 a += 1;
             }
         }
@@ -310,30 +321,37 @@ impl Gram<'_> {
     /// # Safety
     /// As checked in `run`; they are there.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const C: usize, const R: usize>(&mut self, s: S, a: usize) {
-        let mut acc = [[s.splat(0.0); C]; R];
+    unsafe fn tile<S: Simd, const C: usize, const B: usize, const R: usize>(&mut self, s: S, a: usize) {
+        let mut acc = [[[s.splat(0.0); C]; B]; R];
         let (mut x, mut y) = (self.x.data.as_ptr().wrapping_add(a), self.y.as_ptr());
         for _ in 0..self.rows {
-            let mut v = [s.splat(0.0); C];
-            for c in 0..C {
-                // SAFETY: a block of every row of y.
-                v[c] = unsafe { s.load(y.add(c * S::LANES)) };
+            let mut v = [[s.splat(0.0); C]; B];
+            for b in 0..B {
+                for c in 0..C {
+                    // SAFETY: `B` blocks of every row of y.
+                    v[b][c] = unsafe { s.load(y.add(b * BLOCK + c * S::LANES)) };
+                }
             }
             for r in 0..R {
                 // SAFETY: column a + r of every row of x.
                 let w = s.splat(unsafe { *x.add(r) });
-                for c in 0..C {
-                    acc[r][c] = s.fma(w, v[c], acc[r][c]);
+                for b in 0..B {
+                    for c in 0..C {
+                        acc[r][b][c] = s.fma(w, v[b][c], acc[r][b][c]);
+                    }
                 }
             }
             (x, y) = (x.wrapping_add(self.x.stride), y.wrapping_add(self.y_stride));
         }
         for r in 0..R {
-            for c in 0..C {
-                // SAFETY: a block of row a + r of out.
-                unsafe {
-                    let to = self.out.as_mut_ptr().add((a + r) * self.out_stride + c * S::LANES);
-                    s.store(to, s.add(s.load(to), acc[r][c]));
+            for b in 0..B {
+                let at = (a + r) * self.out_stride + b * self.out_step;
+                for c in 0..C {
+                    // SAFETY: a block of row a + r of out.
+                    unsafe {
+                        let to = self.out.as_mut_ptr().add(at + c * S::LANES);
+                        s.store(to, s.add(s.load(to), acc[r][b][c]));
+                    }
                 }
             }
         }

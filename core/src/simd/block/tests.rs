@@ -75,10 +75,11 @@ fn scores_and_forms() {
             for (row, x) in few.chunks_mut(stride).zip(noise(3 * dim, 3).chunks(dim)) {
                 row[..dim].copy_from_slice(x);
             }
-            for b in (0..stride).step_by(BLOCK) {
+            for b in (0..stride).step_by(2 * BLOCK) {
                 let x = Matrix { data: &few, stride, cols: dim };
-                let (y, out) = (&few[b..], &mut moment[b..]);
-                isa.run(Gram { x, y, y_stride: stride, rows: 3, out, out_stride: stride });
+                let (y, out, blocks) = (&few[b..], &mut moment[b..], ((stride - b) / BLOCK).min(2));
+                let (y_stride, out_stride) = (stride, stride);
+                isa.run(Gram { x, y, y_stride, rows: 3, out, out_stride, out_step: BLOCK, blocks });
             }
             for i in 0..dim * stride {
                 let want = few.chunks(stride).map(|x| f64::from(x[i / stride]) * f64::from(x[i % stride])).sum();
