@@ -14,8 +14,8 @@ use crate::cells::{BLOCK, Cells, SEGMENT};
 use crate::mem::{Rows, Tensor, TensorMut};
 use crate::simd::Isa;
 
-/// Rows that share one prediction.
-const LED: usize = 8 * SEGMENT;
+/// Rows that share one prediction: so many times those that are tried.
+const LED: usize = 8;
 
 /// Times the tolerance that the predicted error of a few rows may reach before they walk again.
 const FAR_OFF: f64 = 2.0;
@@ -112,7 +112,8 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                 RowBlock { isa, rule, q, head: &head, group, cells, begin: end - n, n }
             };
             // The last rows speak for their neighbours, whoever attends them.
-            let led = (block * step / LED * LED + LED).min(rows);
+            let share = LED * narrow(group);
+            let led = (block * step / share * share + share).min(rows);
             let leader = (batch, head_kv, led);
             let way = match verdict {
                 Some((of, way)) if of == leader => way,
@@ -137,7 +138,8 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
     /// [`choose`](Self::choose) for the blocks of a call; in auto mode by what was chosen for the rows of the call before, where they
     /// are no more than share one prediction. That exact attention is better is not passed on: contexts grow.
     fn lead(&self, b: &RowBlock<'_>, rows: usize, rules: &[Rule; LADDER], work: &mut Work) -> Option<usize> {
-        let tries = self.is_auto() && rows <= LED && !b.is_few(work) && self.verified().is_none();
+        let shared = rows <= LED * narrow(b.group);
+        let tries = self.is_auto() && shared && !b.is_few(work) && self.verified().is_none();
         if let Some(times) = b.cells.lead().way().filter(|_| tries) {
             return Some(times);
         }
