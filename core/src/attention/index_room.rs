@@ -23,7 +23,7 @@ const MANY: usize = usize::MAX;
 /// made and values of one size: with it exact attention takes whole blocks of rows, and accelerated attention is to be had.
 ///
 /// Thread class: exclusive to one call at a time. Allocation class: creation only. Memory: `capacity x (dim + dim_v)`
-/// numbers for keys and values in the order that attention takes them, a quarter of that for the tree, and about 2 MiB.
+/// numbers for keys and values in the order that attention takes them, a quarter of that for the tree, and about 3 MiB.
 pub struct AttentionRoom {
     slots: usize,
     dim: usize,
