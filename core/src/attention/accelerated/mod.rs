@@ -20,7 +20,7 @@
 //!
 //! Finite biases come along: see `bias`.
 //!
-//! Unless a study asks otherwise, one block of rows in eight attends a few of its rows by cells and exactly, to know cost
+//! Unless a study asks otherwise, 256 rows in 2,048 attend a few of them by cells and exactly, to know cost
 //! and error: thresholds tighten, or exact attention takes the blocks, where that is what the tolerance or the time asks
 //! for. See `trial`. In auto mode the rows of a session's next appends go by what was found (`lead` of the cells).
 //!
