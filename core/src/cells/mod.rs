@@ -127,7 +127,8 @@ struct Level {
     reach: Buf<f32>,
     /// Mean square distance of the values from their mean, `[block][BLOCK]`.
     value_spread: Buf<f32>,
-    /// Sum over keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k rounded up to a block]`, and, after it, of cells, of
+    /// Sum over keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k rounded up to a block]`, but for blocks below those of the
+    /// diagonal, which nobody reads, and, after it, of cells, of
     /// `(key - mean) (value - mean)^T`, `[value_stride / BLOCK][dim_k][BLOCK]`.
     moment: Buf<f32>,
 }
@@ -500,7 +501,8 @@ impl Cells {
         }
     }
 
-    /// Sums of outer products of residuals within cells and within nodes, `[dim_k][dim_k rounded up to a block]`.
+    /// Sums of outer products of residuals within cells and within nodes, `[dim_k][dim_k rounded up to a block]`: what is above
+    /// the diagonal and in its blocks.
     pub(crate) fn moments(&self) -> [&[f32]; 2] {
         self.all_moments().map(|all| &all[..moment_len(self.dim_k)])
     }

@@ -85,6 +85,22 @@ fn scores_and_forms() {
                 let want = few.chunks(stride).map(|x| f64::from(x[i / stride]) * f64::from(x[i % stride])).sum();
                 close(moment[i], want, 1.0, "sum of outer products");
             }
+            // The same with a block of columns after the other, less a mean that is their first row.
+            let (mut apart, mut blocks) = (vec![f32::NAN; 3 * stride], vec![0.0; dim * stride]);
+            let rows = Matrix { data: &few, stride, cols: dim };
+            isa.run(Less { rows, mean: &few[..dim], at: &[2, 0, 1], out: &mut apart, stride });
+            for b in (0..stride).step_by(2 * BLOCK) {
+                let (y, out, n) = (&apart[b..], &mut blocks[b * dim..], ((stride - b) / BLOCK).min(2));
+                let x = Matrix { data: &few, stride, cols: dim };
+                let (out_stride, out_step) = (BLOCK, dim * BLOCK);
+                isa.run(Gram { x, y, y_stride: stride, rows: 3, out, out_stride, out_step, blocks: n });
+            }
+            for (i, &have) in blocks.iter().enumerate() {
+                let (b, a) = (i / (dim * BLOCK) * BLOCK + i % BLOCK, i / BLOCK % dim);
+                let at = |r: usize, c: usize| f64::from(few[r * stride + c]);
+                let want = [2, 0, 1].into_iter().enumerate().map(|(r, from)| at(r, a) * (at(from, b) - at(0, b))).sum();
+                close(have, want, 1.0, "blocks of products");
+            }
             let mut out = [0.0; QUERIES];
             isa.run(Forms { q, moment: &moment, factor: 0.5, out: &mut out });
             for (r, &out) in out.iter().enumerate() {
