@@ -1,6 +1,7 @@
 //! Captured queries, keys and values: safetensors with `layer{l}.q` `[heads, n, d]`, `layer{l}.k` and `.v`
 //! `[KV heads, n, d]`, metadata `causal` (and `layer{l}.causal` where a layer differs).
 
+use crate::aligned::Aligned;
 use crate::bias::Bias;
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
@@ -23,11 +24,11 @@ pub struct Layer {
     /// Elements of a row.
     pub dim: usize,
     /// `[heads_q, rows, dim]`.
-    pub q: Vec<f32>,
+    pub q: Aligned,
     /// `[heads_kv, rows, dim]`.
-    pub k: Vec<f32>,
+    pub k: Aligned,
     /// `[heads_kv, rows, dim]`.
-    pub v: Vec<f32>,
+    pub v: Aligned,
     /// Added to the logits; hides what `causal` hides.
     pub bias: Option<Arc<Bias>>,
 }
@@ -58,7 +59,7 @@ pub fn bundled() -> PathBuf {
 
 /// One causal layer of Gaussian noise: two heads on one KV head of 64 elements.
 pub fn noise(rows: usize) -> Vec<Layer> {
-    let draw = |heads: usize, seed: u64| crate::speed::noise(heads * rows * 64, seed);
+    let draw = |heads: usize, seed: u64| Aligned::from(crate::speed::noise(heads * rows * 64, seed));
     let (q, k, v) = (draw(2, 1), draw(1, 2), draw(1, 3));
     vec![Layer { number: 0, causal: true, heads_q: 2, heads_kv: 1, rows, dim: 64, q, k, v, bias: None }]
 }
@@ -81,7 +82,7 @@ pub fn load(path: &Path, most: usize) -> Result<Vec<Layer>, Box<dyn Error>> {
             return Err("tensors must have three dimensions".into());
         };
         let rows = n.min(most);
-        let cut = |t: &safetensors::tensor::TensorView<'_>, heads: usize| -> Result<Vec<f32>, Box<dyn Error>> {
+        let cut = |t: &safetensors::tensor::TensorView<'_>, heads: usize| -> Result<Aligned, Box<dyn Error>> {
             if t.shape() != [heads, n, dim] {
                 return Err("shapes of a layer do not fit together".into());
             }
@@ -112,7 +113,7 @@ pub fn chain(parts: Vec<Vec<Layer>>) -> Result<Vec<Layer>, Box<dyn Error>> {
             if shape(to) != shape(&from) {
                 return Err(format!("layer {} differs between captures", to.number).into());
             }
-            let append = |a: &[f32], b: &[f32]| -> Vec<f32> {
+            let append = |a: &[f32], b: &[f32]| -> Aligned {
                 let heads = a.chunks(to.rows * to.dim).zip(b.chunks(from.rows * to.dim));
                 heads.flat_map(|(a, b)| a.iter().chain(b).copied()).collect()
             };

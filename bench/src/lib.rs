@@ -2,6 +2,7 @@
 //! other ways of approximating attention.
 
 pub mod accelerated;
+pub mod aligned;
 pub mod baselines;
 pub mod bias;
 pub mod cells;

@@ -416,6 +416,38 @@ fn element_types_and_strides() {
     }
 }
 
+/// Where values begin and how far apart they lie decides how tiles read them, in place or packed, and nothing else.
+#[test]
+fn values_at_any_address_give_the_same_bits() {
+    let mut rng = Rng(17);
+    let sizes: &[_] =
+        if cfg!(miri) { &[(6, 9, 16)] } else { &[(50, 70, 16), (70, 600, 64), (61, 300, 144), (40, 90, 24)] };
+    for &(rows, keys, d) in sizes {
+        let (q, k, v) = (rng.vec(rows * d), rng.vec(keys * d), rng.vec(keys * d));
+        let masking = masking(Mask::Causal { q_pos0: keys as u64 / 2 }, 0, 0, rows, keys);
+        let (q, k) = (Rows::new(&q, d).unwrap(), Rows::new(&k, d).unwrap());
+        let mut first: Option<Vec<(Vec<f32>, Vec<f32>, u64)>> = None;
+        // A multiple of every vector's length, one of the shorter ones only, none; rows a page apart are packed whatever the address.
+        for stride in [d.next_multiple_of(16), d.next_multiple_of(16) + 8, d + 1, 1024] {
+            for shift in [0, 4, 8, 1] {
+                // NaN around the values: nothing there may be read into a sum.
+                let mut room = vec![f32::NAN; keys * stride + 32];
+                let begin = room.as_ptr().align_offset(64) + shift;
+                assert!(room[begin..].as_ptr() as usize % 64 == shift * 4);
+                (0..keys).for_each(|j| room[begin + j * stride..][..d].copy_from_slice(&v[j * d..][..d]));
+                let values = Rows::strided(&room[begin..], keys, d, stride).unwrap();
+                let head = head(q, k, values, &masking);
+                let all: Vec<_> = isas().map(|isa| run(isa, &head)).collect();
+                match &first {
+                    None => check(&head, 1e-5, &format!("aligned, d {d}")),
+                    Some(first) => assert!(all == *first, "d {d}, stride {stride}, shift {shift}"),
+                }
+                first.get_or_insert(all);
+            }
+        }
+    }
+}
+
 #[test]
 fn large_logits() {
     let mut rng = Rng(11);

@@ -1,6 +1,7 @@
 //! Two threads against one on a long causal prompt.
 
 use super::{noise, options, timed};
+use crate::aligned::Aligned;
 use iceformer_core::attention::{Mask, Problem, attention, required};
 use iceformer_core::mem::{Memory, Tensor, TensorMut};
 use iceformer_core::simd::Isa;
@@ -12,7 +13,7 @@ pub fn table(isa: Isa, rows: usize, rounds: usize) {
     println!("|---|---|---|---|---|");
     for (heads, d) in [(1, 64), (1, 128), (4, 64)] {
         let shape = [1, heads, rows, d];
-        let (q, k, v) = (noise(heads * rows * d, 1), noise(heads * rows * d, 2), noise(heads * rows * d, 3));
+        let [q, k, v] = [1, 2, 3].map(|seed| Aligned::from(noise(heads * rows * d, seed)));
         let mut out = vec![0.0; heads * rows * d];
         let mut best = [f64::INFINITY; 2];
         for _ in 0..rounds {

@@ -27,7 +27,13 @@ pub(super) struct Dense<'a, F> {
 /// The most pieces that rows of this shape (of the queries) are worth cutting into.
 pub(super) fn most_pieces(shape: [usize; 4]) -> usize {
     let [batch, heads, rows, _] = shape;
-    batch * heads * rows.div_ceil(ROW_BLOCK)
+    batch * heads * rows.div_ceil(ROW_BLOCK / 2)
+}
+
+/// Rows of a piece: a row block, or half of one where parts would get too few pieces to end at about the same time.
+fn piece_rows(heads: usize, rows: usize, nth: usize) -> usize {
+    let few = nth > 1 && heads * rows.div_ceil(ROW_BLOCK) < 8 * nth;
+    if few { ROW_BLOCK / 2 } else { ROW_BLOCK }
 }
 
 impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
@@ -42,14 +48,15 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
         if rows <= FEW && group > 1 && !self.shared() {
             return self.run_groups(work, ith, nth, stats);
         }
-        let blocks = rows.div_ceil(ROW_BLOCK);
+        let most = piece_rows(batch * heads, rows, nth);
+        let blocks = rows.div_ceil(most);
         // Every nth piece, so that causal problems balance.
         for piece in (ith..batch * heads * blocks).step_by(nth) {
             // The last blocks of a causal head are the longest: hand them out first.
             let block = blocks - 1 - piece % blocks;
             let (batch, head) = (piece / blocks / heads, piece / blocks % heads);
-            let begin = block * ROW_BLOCK;
-            let n = (rows - begin).min(ROW_BLOCK);
+            let begin = block * most;
+            let n = (rows - begin).min(most);
             let mut out = self.out.rows(batch, head, begin, n);
             let mut lse = self.lse.map(|t| t.rows(batch, head, begin, n));
             let lse = lse.as_mut().and_then(|r| r.as_slice());

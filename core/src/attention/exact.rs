@@ -1,7 +1,7 @@
 //! Exact attention: tiles of queries x keys, online softmax, tiles of weights x values.
 //!
 //! Queries of a row block are transposed once; keys are read in place wherever they are f32 with a benign stride, else
-//! converted block by block; values are repacked block by block, so that a tile streams over aligned memory. Blocks of keys
+//! converted block by block, and so are values, which must be aligned, too, or are packed for the tiles to stream over. Blocks of keys
 //! start at multiples of a size that depends on the dimensions only, so a row's bits depend neither on its neighbours nor
 //! on threads.
 
@@ -13,12 +13,12 @@ use crate::error::Result;
 use crate::features::{PANELS, Part, SHARED_QK};
 use crate::mem::{Buf, Dtype, Maker, Memory, Plan, Rows, RowsMut};
 use crate::simd::bias::add_bias;
-use crate::simd::tile::{self, KEYS, PANEL, Span};
+use crate::simd::tile::{self, KEYS, PANEL, Span, Values};
 use crate::simd::{self, Isa, Simd, Task, rows};
 
 /// Query rows worth handing to one [`attend`] call: what keys and values in the second-level cache are reused for. Cut
 /// problems at multiples of it.
-pub const ROW_BLOCK: usize = 4 * PANEL;
+pub const ROW_BLOCK: usize = 8 * PANEL;
 
 /// One (batch, query head) of an exact attention problem.
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +68,8 @@ pub(super) struct Sizes {
 
 impl Sizes {
     fn new(dim_k: usize, dim_v: usize, rows: usize) -> Sizes {
-        // Keys and values of a block take 192 KiB where the dimensions allow it.
-        let block = (49152 / (dim_k + dim_v).max(1)).clamp(32, 512) & !(KEYS - 1);
+        // Keys and values of a block take 256 KiB where the dimensions allow it.
+        let block = (65536 / (dim_k + dim_v).max(1)).clamp(32, 512) & !(KEYS - 1);
         // Rows a multiple of a page apart would fall on the same few cache lines.
         let pad = |n: usize| if n.is_multiple_of(1024) { n + 16 } else { n };
         let rows = if PANELS && rows > FEW { ROW_BLOCK } else { MOST };
@@ -373,7 +373,7 @@ impl Many<'_, '_> {
             if let Some(fixed) = fixed {
                 fixed.load_keys(s, &keys);
             }
-            tile::pack_values(s, &head.v.slice(first, n), v);
+            let values = block_of_values(s, head, first, n, v);
             // What the next block needs comes in between this one's tiles, if somebody sees anything of it.
             let goes_on = seen[..rows].iter().any(|seen| seen.end > end || seen.sinks > end);
             let ahead = if goes_on { sizes.block.min(total - end) } else { 0 };
@@ -391,7 +391,7 @@ impl Many<'_, '_> {
                     q: &q[row / PANEL * sizes.dim_k * PANEL..][..sizes.dim_k * PANEL],
                     keys: &keys,
                     fixed: fixed.as_ref().map(|f| f.panel(row / PANEL)),
-                    values: v,
+                    values,
                     count: n,
                     dim_v: head.v.cols(),
                     first,
@@ -551,6 +551,19 @@ pub(super) fn block_of_keys<'a, S: Simd>(
         }
     }
     view(buf, n, dim, stride)
+}
+
+/// Values `first..first + n`, packed into `buf` where tiles cannot read them as they lie.
+#[inline(always)]
+fn block_of_values<'a, S: Simd>(s: S, head: &Head<'a>, first: usize, n: usize, buf: &'a mut [f32]) -> Values<'a> {
+    let rows = head.v.slice(first, n);
+    match Values::in_place::<S>(rows) {
+        Some(values) if !awkward(&rows) => values,
+        _ => {
+            tile::pack_values(s, &rows, buf);
+            Values::Packed { data: buf, count: n, cols: rows.cols() }
+        }
+    }
 }
 
 /// Scales to unit norm; zeros stay zeros.

@@ -64,8 +64,8 @@ pub(super) struct Panel<'a> {
     pub(super) keys: &'a Rows<'a>,
     /// The same queries and keys in fixed point, if scores are to come from there.
     pub(super) fixed: Option<Fixed<'a>>,
-    /// Packed, `count` of them.
-    pub(super) values: &'a [f32],
+    /// `count` of them.
+    pub(super) values: Values<'a>,
     pub(super) count: usize,
     pub(super) dim_v: usize,
     /// Absolute position of the block's first key.
@@ -84,13 +84,13 @@ pub(super) struct Panel<'a> {
 }
 
 impl Panel<'_> {
-    /// Keys of `part` that rows `a..b` see: their hull.
+    /// Keys that rows `a..b` see: their hull.
     #[inline(always)]
-    fn hull(&self, part: Span, a: usize, b: usize) -> Span {
+    fn hull(&self, a: usize, b: usize) -> Span {
         let mut hull = Span { begin: usize::MAX, end: 0 };
         for span in &self.spans[a..b] {
-            let begin = span.begin.saturating_sub(self.offset).max(part.begin);
-            let end = span.end.saturating_sub(self.offset).min(part.end);
+            let begin = span.begin.saturating_sub(self.offset);
+            let end = span.end.saturating_sub(self.offset).min(self.count);
             if begin < end {
                 hull.begin = hull.begin.min(begin);
                 hull.end = hull.end.max(end);
@@ -99,21 +99,11 @@ impl Panel<'_> {
         if hull.end == 0 { Span::default() } else { hull }
     }
 
-    /// All keys, part by part. Parts start at multiples of their size from the block's start, so that a row's bits do not
-    /// depend on what others see.
+    /// All keys of the block.
     #[inline(always)]
     pub(super) fn run<S: Simd>(&mut self, s: S, ahead: &Ahead<'_>, panel: usize) {
-        let (size, end) = (tile::part::<S>(), self.offset + self.count);
-        for i in self.offset / size..end.div_ceil(size) {
-            let (a, b) = ((i * size).max(self.offset), (i * size + size).min(end));
-            self.part(s, Span { begin: a - self.offset, end: b - self.offset }, ahead, panel);
-        }
-    }
-
-    #[inline(always)]
-    fn part<S: Simd>(&mut self, s: S, part: Span, ahead: &Ahead<'_>, panel: usize) {
         let rows = self.seen.len();
-        let hull = self.hull(part, 0, rows);
+        let hull = self.hull(0, rows);
         let (lo, hi) = (hull.begin, hull.end);
         if lo == hi {
             return;
@@ -137,7 +127,7 @@ impl Panel<'_> {
         let mut spans = [Span { begin: lo, end: hi }; PANEL];
         if !whole {
             for (v, span) in spans.iter_mut().enumerate().take(vecs) {
-                *span = self.hull(part, v * S::LANES, ((v + 1) * S::LANES).min(rows));
+                *span = self.hull(v * S::LANES, ((v + 1) * S::LANES).min(rows));
             }
         }
         let mut max = [0.0; PANEL];
@@ -190,9 +180,8 @@ impl Panel<'_> {
 
         let mut spans = [Span::default(); PANEL / ROWS];
         for (t, span) in spans.iter_mut().enumerate().take(rows.div_ceil(ROWS)) {
-            *span = self.hull(part, t * ROWS, (t * ROWS + ROWS).min(rows));
+            *span = self.hull(t * ROWS, (t * ROWS + ROWS).min(rows));
         }
-        let values = Values { data: self.values, count: self.count, cols: self.dim_v };
         let mut v = 0;
         while v < self.dim_v.div_ceil(S::LANES) {
             for (t, span) in spans.iter().enumerate().take(rows.div_ceil(ROWS)) {
@@ -203,7 +192,7 @@ impl Panel<'_> {
                     let sums = &mut self.sums[r * self.stride..];
                     let keys = span.end - span.begin;
                     let alpha = grown.then_some(&alpha[r..]);
-                    tile::accumulate(s, p, values, v, span.begin, keys, alpha, sums, self.stride);
+                    tile::accumulate(s, p, self.values, v, span.begin, keys, alpha, sums, self.stride);
                 }
             }
             v += tile::group::<S>(self.dim_v, v);

@@ -16,12 +16,6 @@ pub(crate) const ROWS: usize = 6;
 /// Keys of the largest tile of queries x keys: score buffers have room for so many beyond those asked for.
 pub(crate) const KEYS: usize = 8;
 
-/// Keys that scores, weights and weighted values follow each other for. The weights, and a narrow group of values, stay in
-/// the nearest cache then; larger tiles live well from the next one, and whole blocks cost them less.
-pub(crate) const fn part<S: Simd>() -> usize {
-    if S::WIDE { 512 } else { 96 }
-}
-
 /// Keys that the queries of one vector see, `begin..end` in the block.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Span {
@@ -195,15 +189,57 @@ pub(crate) fn group<S: Simd>(cols: usize, v: usize) -> usize {
     left.div_ceil(left.div_ceil(most))
 }
 
-/// Values packed for [`accumulate`]: groups of columns one after the other, in each the rows of all values, contiguous.
+/// Values as [`accumulate`] reads them.
 #[derive(Clone, Copy)]
-pub(crate) struct Values<'a> {
-    /// What [`pack_values`] wrote.
-    pub(crate) data: &'a [f32],
-    /// Number of values.
-    pub(crate) count: usize,
+pub(crate) enum Values<'a> {
+    /// What [`pack_values`] wrote: groups of columns one after the other, in each the rows of all `count` values, contiguous.
+    Packed { data: &'a [f32], count: usize, cols: usize },
+    /// Where they lie: f32, of whole vectors that begin where vectors of memory do.
+    InPlace(Rows<'a>),
+}
+
+impl<'a> Values<'a> {
+    /// Rows that tiles can read where they lie, if these are. Vectors across the borders of cache lines would cost a tile more
+    /// than packing does.
+    #[inline(always)]
+    pub(crate) fn in_place<S: Simd>(rows: Rows<'a>) -> Option<Self> {
+        let vector = S::LANES * 4;
+        let aligned = (rows.as_ptr() as usize).is_multiple_of(vector) && rows.stride().is_multiple_of(vector);
+        (rows.dtype() == Dtype::F32 && rows.cols().is_multiple_of(S::LANES) && aligned).then_some(Values::InPlace(rows))
+    }
+
     /// Columns of a value.
-    pub(crate) cols: usize,
+    #[inline(always)]
+    fn cols(&self) -> usize {
+        match self {
+            Values::Packed { cols, .. } => *cols,
+            Values::InPlace(rows) => rows.cols(),
+        }
+    }
+
+    /// Where the group of `c` vectors from vector `v` on of values `lo..lo + n` begins, and how far it is from one value to the
+    /// next, in elements.
+    ///
+    /// # Panics
+    /// If they are not all there.
+    #[inline(always)]
+    fn group<S: Simd>(&self, v: usize, c: usize, lo: usize, n: usize) -> (*const f32, usize) {
+        let wide = self.cols().next_multiple_of(S::LANES);
+        assert!((v + c) * S::LANES <= wide);
+        match *self {
+            Values::Packed { data, count, .. } => {
+                assert!(lo <= count && n <= count - lo && data.len() >= count * wide);
+                (data.as_ptr().wrapping_add((count * v + lo * c) * S::LANES), c * S::LANES)
+            }
+            Values::InPlace(rows) => {
+                assert!(
+                    lo <= rows.rows() && n <= rows.rows() - lo && rows.dtype() == Dtype::F32 && wide == rows.cols()
+                );
+                let stride = rows.stride() / 4;
+                (rows.as_ptr().cast::<f32>().wrapping_add(lo * stride + v * S::LANES), stride)
+            }
+        }
+    }
 }
 
 /// Packs rows of any element type; `out` holds `rows` times the columns rounded up to the vector length.
@@ -326,20 +362,21 @@ pub(crate) fn accumulate<S: Simd>(
     out: &mut [f32],
     stride: usize,
 ) {
-    let Values { data, count, cols } = values;
-    let wide = cols.next_multiple_of(S::LANES);
-    assert!(lo <= count && n <= count - lo && data.len() >= count * wide && wide <= stride && v * S::LANES < wide);
+    let wide = values.cols().next_multiple_of(S::LANES);
+    assert!(wide <= stride && v * S::LANES < wide);
     if n == 0 {
         return;
     }
     assert!(p.len() >= (n - 1) * PANEL + ROWS && out.len() >= (ROWS - 1) * stride + wide);
     assert!(alpha.is_none_or(|a| a.len() >= ROWS));
-    let c = group::<S>(cols, v);
-    // SAFETY: group v starts count * v vectors in and has rows lo..lo + n; lengths were checked above.
+    let c = group::<S>(values.cols(), v);
+    let (from, step) = values.group::<S>(v, c, lo, n);
+    // SAFETY: n values of c vectors were found there; the other lengths were checked above.
     unsafe {
         let w = Weighted {
             p: p.as_ptr(),
-            values: data.as_ptr().add((count * v + lo * c) * S::LANES),
+            values: from,
+            step,
             n,
             alpha: alpha.map_or(core::ptr::null(), <[f32]>::as_ptr),
             out: out.as_mut_ptr().add(v * S::LANES),
@@ -357,6 +394,8 @@ pub(crate) fn accumulate<S: Simd>(
 struct Weighted {
     p: *const f32,
     values: *const f32,
+    /// Elements from one value to the next.
+    step: usize,
     n: usize,
     /// Null for factors of 1.
     alpha: *const f32,
@@ -368,7 +407,7 @@ impl Weighted {
     /// `R` rows x `C` vectors of values.
     ///
     /// # Safety
-    /// `n` value rows of `C` vectors, `n` weight rows of `R` numbers, `R` factors and `R` output rows are there.
+    /// `n` value rows of `C` vectors, `step` apart, `n` weight rows of `R` numbers, `R` factors and `R` output rows are there.
     #[inline(always)]
     unsafe fn run<S: Simd, const R: usize, const C: usize>(self, s: S) {
         let mut acc = [[s.splat(0.0); C]; R];
@@ -387,7 +426,7 @@ impl Weighted {
                 }
             }
             p = p.wrapping_add(PANEL);
-            v = v.wrapping_add(C * S::LANES);
+            v = v.wrapping_add(self.step);
         }
         for r in 0..R {
             // SAFETY: R factors or none, and R rows of C vectors.
