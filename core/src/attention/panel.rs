@@ -123,6 +123,14 @@ impl Panel<'_> {
             (all_lo, all_hi) = (hi, hi);
         }
         let whole = all_lo == lo && all_hi == hi;
+        // Of those in whole tiles the largest scores are known as they come.
+        let tile = tile::keys::<S>();
+        let (mut clear_lo, mut clear_hi) = (lo, hi);
+        if !whole {
+            clear_lo += (all_lo - lo).next_multiple_of(tile);
+            clear_hi = clear_lo.max(lo + (all_hi - lo) / tile * tile).min(hi);
+            clear_lo = clear_lo.min(clear_hi);
+        }
 
         let mut spans = [Span { begin: lo, end: hi }; PANEL];
         if !whole {
@@ -130,7 +138,7 @@ impl Panel<'_> {
                 *span = self.hull(v * S::LANES, ((v + 1) * S::LANES).min(rows));
             }
         }
-        let mut max = [0.0; PANEL];
+        let mut max = [f32::NEG_INFINITY; PANEL];
         let spans_of = &spans[..vecs];
         let (queries, first, count) = (self.queries, self.first, self.count);
         let between = |from, to| {
@@ -139,9 +147,16 @@ impl Panel<'_> {
                 ask_biases(s, bias, queries, rows, first, from, to);
             }
         };
-        match &self.fixed {
-            Some(f) => fixed::scores(s, f, lo, hi, spans_of, self.scores, &mut max, between),
-            None => tile::scores(s, self.q, self.keys, lo, hi, spans_of, self.scores, &mut max, between),
+        for (from, to) in [(lo, clear_lo), (clear_lo, clear_hi), (clear_hi, hi)] {
+            let mut seen = [f32::NEG_INFINITY; PANEL];
+            let out = &mut self.scores[(from - lo) * PANEL..];
+            match &self.fixed {
+                Some(f) => fixed::scores(s, f, from, to, spans_of, out, &mut seen, between),
+                None => tile::scores(s, self.q, self.keys, from, to, spans_of, out, &mut seen, between),
+            }
+            if from == clear_lo && to == clear_hi {
+                max = seen;
+            }
         }
         let n = hi - lo;
         let limits = self.limits(lo, whole);
@@ -171,8 +186,12 @@ impl Panel<'_> {
                 }
             }
         }
-        if !whole || !plain || keep.is_some() || self.head.shared() {
-            online::maxima(s, scores, n, vecs, &mut max);
+        if !plain || keep.is_some() || self.head.shared() {
+            max.fill(f32::NEG_INFINITY);
+            online::maxima(s, scores, vecs, &mut max);
+        } else {
+            online::maxima(s, &scores[..(clear_lo - lo) * PANEL], vecs, &mut max);
+            online::maxima(s, &scores[(clear_hi - lo) * PANEL..], vecs, &mut max);
         }
         let mut alpha = [1.0; PANEL];
         let mut state = State { max: &mut *self.max, sum: &mut *self.sum, alpha: &mut alpha };

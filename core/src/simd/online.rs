@@ -3,13 +3,14 @@
 use super::tile::PANEL;
 use super::vector::Simd;
 
-/// Largest score of every lane in the first `vecs` vectors.
+/// Raises `max` to the largest score of every lane in the first `vecs` vectors.
 #[inline(always)]
-pub(crate) fn maxima<S: Simd>(s: S, scores: &[f32], keys: usize, vecs: usize, max: &mut [f32; PANEL]) {
-    assert!(scores.len() >= keys * PANEL && vecs * S::LANES <= PANEL);
+pub(crate) fn maxima<S: Simd>(s: S, scores: &[f32], vecs: usize, max: &mut [f32; PANEL]) {
+    assert!(vecs * S::LANES <= PANEL);
     for v in 0..vecs {
-        let mut m = s.splat(f32::NEG_INFINITY);
-        for j in 0..keys {
+        // SAFETY: vector v is inside.
+        let mut m = unsafe { s.load(max.as_ptr().add(v * S::LANES)) };
+        for j in 0..scores.len() / PANEL {
             // SAFETY: key j and vector v are inside.
             m = s.max(m, unsafe { s.load(scores.as_ptr().add(j * PANEL + v * S::LANES)) });
         }

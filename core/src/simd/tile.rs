@@ -16,6 +16,11 @@ pub(crate) const ROWS: usize = 6;
 /// Keys of the largest tile of queries x keys: score buffers have room for so many beyond those asked for.
 pub(crate) const KEYS: usize = 8;
 
+/// Keys of a tile of queries x keys.
+pub(crate) const fn keys<S: Simd>() -> usize {
+    if S::WIDE { KEYS } else { 6 }
+}
+
 /// Keys that the queries of one vector see, `begin..end` in the block.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Span {
@@ -85,7 +90,7 @@ pub(crate) fn scores<S: Simd>(
     max.fill(f32::NEG_INFINITY);
     let mut j = lo;
     while j < hi {
-        let end = j + if S::WIDE { 8 } else { 6 };
+        let end = j + self::keys::<S>();
         between(j, end.min(hi));
         let (mut first, mut last) = (0, spans.len());
         while first < last && (spans[first].end <= j || spans[first].begin >= end) {
