@@ -166,6 +166,23 @@ fn every_way_of_changing_a_session_keeps_it_right() {
     }
 }
 
+/// Heads of several pieces, whole and not, in parts of any number.
+#[test]
+fn long_calls_are_whole_in_every_mode() {
+    let steps: &[usize] = if cfg!(miri) { &[40] } else { &[192, 1, 192, 193, 384, 385] };
+    for mode in [Mode::Exact, Mode::TopK, Mode::Accelerated] {
+        let o = SessionOptions { capacity: steps.iter().sum(), ..perfect(mode, Dtype::F32) };
+        let mut session = Session::new_in(&o, &memory(0)).unwrap();
+        let mut model = Model::default();
+        for (i, &n) in steps.iter().enumerate() {
+            append(&mut session, n, &model.grow(n, 100 + 2 * i as u64));
+            // Keys that are estimated differ by where calls and sessions cut blocks of rows; parts agree in any case.
+            let rows = if mode == Mode::Accelerated { n.min(200) } else { n };
+            check(&session, &model, rows, 200 + i as u64, |x| x);
+        }
+    }
+}
+
 #[test]
 fn short_sessions_are_exact_and_say_so() {
     let mut session =

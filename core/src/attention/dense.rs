@@ -24,16 +24,32 @@ pub(super) struct Dense<'a, F> {
     pub(super) isa: Isa,
 }
 
-/// The most pieces that rows of this shape (of the queries) are worth cutting into.
+/// Rows of the smallest pieces that a head is cut into.
+pub(super) const PIECE: usize = ROW_BLOCK / 2;
+
+/// The most pieces that rows of this shape (of the queries) are worth cutting into: [`PIECE`] rows of a head each.
 pub(super) fn most_pieces(shape: [usize; 4]) -> usize {
     let [batch, heads, rows, _] = shape;
-    batch * heads * rows.div_ceil(ROW_BLOCK / 2)
+    batch * heads * rows.div_ceil(PIECE)
 }
 
-/// Rows of a piece: a row block, or half of one where parts would get too few pieces to end at about the same time.
+/// Rows of a piece: a row block, or a smaller piece where parts would get too few of them to end at about the same time.
 fn piece_rows(heads: usize, rows: usize, nth: usize) -> usize {
     let few = nth > 1 && heads * rows.div_ceil(ROW_BLOCK) < 8 * nth;
-    if few { ROW_BLOCK / 2 } else { ROW_BLOCK }
+    if few { PIECE } else { ROW_BLOCK }
+}
+
+/// Rows `begin..begin + n` of piece `block` of a head whose pieces have up to `most`: nothing, and with it more for the piece before,
+/// where a row block would be cut so that so few rows are left as are attended another way. Bits would depend on the cut.
+fn rows_of(block: usize, most: usize, rows: usize) -> (usize, usize) {
+    let begin = block * most;
+    let n = (rows - begin).min(most);
+    let left = rows - begin - n;
+    let inside = |at: usize| !at.is_multiple_of(ROW_BLOCK);
+    if inside(begin) && n <= FEW {
+        return (begin, 0);
+    }
+    (begin, if inside(begin + n) && left <= FEW { n + left } else { n })
 }
 
 impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
@@ -55,8 +71,10 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
             // The last blocks of a causal head are the longest: hand them out first.
             let block = blocks - 1 - piece % blocks;
             let (batch, head) = (piece / blocks / heads, piece / blocks % heads);
-            let begin = block * most;
-            let n = (rows - begin).min(most);
+            let (begin, n) = rows_of(block, most, rows);
+            if n == 0 {
+                continue;
+            }
             let mut out = self.out.rows(batch, head, begin, n);
             let mut lse = self.lse.map(|t| t.rows(batch, head, begin, n));
             let lse = lse.as_mut().and_then(|r| r.as_slice());
@@ -101,6 +119,31 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
             scale: self.scale,
             softcap: self.softcap,
             shared_qk: self.shared_qk,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FEW, PIECE, ROW_BLOCK, rows_of};
+
+    /// However a head is cut, every row is in one piece, and in one of so few rows only where it is so in whole row blocks.
+    #[test]
+    fn pieces_of_any_size_hold_every_row_once() {
+        for rows in 1..=3 * ROW_BLOCK + FEW + 1 {
+            for most in [PIECE, ROW_BLOCK] {
+                let mut next = 0;
+                for block in 0..rows.div_ceil(most) {
+                    let (begin, n) = rows_of(block, most, rows);
+                    if n == 0 {
+                        continue;
+                    }
+                    assert_eq!(begin, next, "{rows} rows, {most} a piece");
+                    next = begin + n;
+                    assert!(n > FEW || begin.is_multiple_of(ROW_BLOCK), "{rows} rows, {most} a piece");
+                }
+                assert_eq!(next, rows);
+            }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Exact attention: tiles of queries x keys, online softmax, tiles of weights x values.
 //!
-//! Queries of a row block are transposed once; keys are read in place wherever they are f32 with a benign stride, else
-//! converted block by block, and so are values, which must be aligned, too, or are packed for the tiles to stream over. Blocks of keys
-//! start at multiples of a size that depends on the dimensions only, so a row's bits depend neither on its neighbours nor
-//! on threads.
+//! Queries of a row block are transposed once. Keys are read in place wherever they are f32 with a benign stride, else
+//! converted block by block; so are values if they are aligned, too, else packed for the tiles to stream over. Blocks of
+//! keys start at multiples of a size that depends on the dimensions only, so a row's bits depend neither on its
+//! neighbours nor on threads.
 
 use super::few::{self, FEW, MOST};
 use super::fixed::FixedWork;

@@ -3,7 +3,7 @@
 use super::accelerated::{self, Accelerated, Proving, Rule};
 use super::cache::HeadCache;
 use super::certificate::Certificate;
-use super::dense::{Dense, most_pieces};
+use super::dense::{Dense, PIECE, most_pieces};
 use super::few::FEW;
 use super::head_topk::index_options;
 use super::problem::{AttentionStats, DECODE_BELOW, DENSE_BELOW, check_finite, check_norms, check_range};
@@ -436,7 +436,7 @@ impl Session {
         Ok(stats)
     }
 
-    /// One piece in top-k mode: a row block of a query head.
+    /// One piece in top-k mode: up to [`PIECE`] rows of a query head.
     fn retrieve(
         &self,
         q: &Tensor<'_>,
@@ -448,12 +448,12 @@ impl Session {
         stats: &mut AttentionStats,
     ) {
         let (o, rows) = (&self.options, q.shape()[2]);
-        let blocks = rows.div_ceil(exact::ROW_BLOCK);
+        let blocks = rows.div_ceil(PIECE);
         let (head, block) = (piece / blocks, blocks - 1 - piece % blocks);
         let cache = &self.heads[head / (o.heads_q / o.heads_kv)];
         let Some(index) = cache.index() else { return };
-        let begin = block * exact::ROW_BLOCK;
-        let n = (rows - begin).min(exact::ROW_BLOCK);
+        let begin = block * PIECE;
+        let n = (rows - begin).min(PIECE);
         let mut out = out.rows(0, head, begin, n);
         let mut lse = lse.map(|t| t.rows(0, head, begin, n));
         let mut lse = lse.as_mut().and_then(|r| r.as_slice());
