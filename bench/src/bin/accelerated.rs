@@ -21,7 +21,8 @@ struct Cli {
     /// Let the library choose between cells and exact attention
     #[arg(long, conflicts_with = "set")]
     auto: bool,
-    /// Fields of the rule: needle, outstanding, stand_out, stand_out_node, margin, cell, node, fine, coarse, error, caution
+    /// Fields of the rule: needle, outstanding, outstanding_few, plenty, most, stand_out, stand_out_node,
+    /// margin, cell, node, fine, coarse, error, caution
     #[arg(long, value_name = "NAME=VALUE", value_parser = field)]
     set: Vec<(String, f32)>,
     /// Try every --set by itself, after the rule without any
@@ -61,6 +62,9 @@ fn set(rule: &mut Rule, name: &str, value: f32) -> Result<(), String> {
     let field = match name {
         "needle" => &mut rule.needle,
         "outstanding" => &mut rule.outstanding,
+        "outstanding_few" => &mut rule.outstanding_few,
+        "plenty" => &mut rule.plenty,
+        "most" => &mut rule.most,
         "stand_out" => &mut rule.stand_out,
         "stand_out_node" => &mut rule.stand_out_node,
         "margin" => &mut rule.margin,

@@ -17,6 +17,9 @@ use crate::simd::Isa;
 /// Rows that share one prediction: so many times those that are tried.
 const LED: usize = 8;
 
+/// As often as cells hold so many keys, as many more rows share one: what a trial costs grows with the keys.
+const LONG: usize = 16_384;
+
 /// Times the tolerance that the predicted error of a few rows may reach before they walk again.
 const FAR_OFF: f64 = 2.0;
 
@@ -34,7 +37,13 @@ const MOST_ALONE: usize = 4;
 const SAMPLE_OFF: f64 = 0.6;
 
 /// Rules that are tried, each tighter than the one before.
-const LADDER: usize = 7;
+const LADDER: usize = 13;
+
+/// Times what it may be that a predicted error is where the next rule but one is tried: one takes a tenth of it away.
+const STEEP: f64 = 1.2;
+
+/// Rules from one way of a few rows to the next: a quarter of the thresholds.
+const QUARTER: usize = 4;
 
 /// All heads of a problem; `kv` gives keys, values and cells of a (batch, KV head).
 pub(crate) struct Accelerated<'a, F> {
@@ -112,7 +121,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                 RowBlock { isa, rule, q, head: &head, group, cells, begin: end - n, n }
             };
             // The last rows speak for their neighbours, whoever attends them.
-            let share = LED * narrow(group);
+            let share = LED * narrow(group) * (cells.segments() * SEGMENT / LONG).max(1);
             let led = (block * step / share * share + share).min(rows);
             let leader = (batch, head_kv, led);
             let way = match verdict {
@@ -173,15 +182,18 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         b.prepare(work);
         b.attend_sample(work);
         let pairs = b.covered(work) as f64;
-        for (times, rule) in rules.iter().enumerate() {
+        let mut times = 0;
+        while let Some(rule) = rules.get(times) {
             b.set_limits(work, rule, usable);
             let (cost, error) = b.rehearse(work, self.proof.is_none());
             if cost * f64::from(self.rule.caution) > pairs {
                 return None;
             }
-            if error * (1.0 + SAMPLE_OFF / libm::sqrt(b.sampled() as f64)) <= f64::from(self.rule.error) {
+            let off = error * (1.0 + SAMPLE_OFF / libm::sqrt(b.sampled() as f64)) / f64::from(self.rule.error);
+            if off <= 1.0 {
                 return Some(times);
             }
+            times += if off > STEEP { 2 } else { 1 };
             b.clear(work);
         }
         None
@@ -249,8 +261,8 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
                 b.cells.rest().note(cost - 1.0);
                 break (done, failing);
             }
-            // A quarter of the thresholds: every way before is lost time.
-            times += 2;
+            // Every way before is lost time.
+            times += QUARTER;
             if times >= LADDER || off > BEYOND {
                 b.cells.rest().note(cost);
                 stats.add(&AttentionStats { pairs: seen, ..part });

@@ -152,6 +152,9 @@ pub(crate) struct Work {
     pub(super) shares: Shares,
     /// Estimated sum of all weights, or what of them was found, where that is more.
     pub(super) total: Buf<f32>,
+    /// Cells opened so far, and the sum times what that makes of it: what a key's weight is compared with.
+    pub(super) opened: Buf<f32>,
+    pub(super) bar: Buf<f32>,
     /// By level (cells, nodes) and query.
     pub(super) mass: [Buf<f32>; 2],
     pub(super) sigma: [Buf<f32>; 2],
@@ -187,9 +190,10 @@ pub(crate) struct Work {
     /// Queries with keys of their own value, and which.
     pub(super) full: Buf<[u16; 2]>,
     pub(super) every: Buf<u16>,
-    /// Queries of a trial, and by their place there: sums before it, queries as they came, `[..][dim_k]`, exact outputs.
+    /// Queries of a trial, and by their place there: sums before it and their weight, queries as they came, `[..][dim_k]`, exact outputs.
     pub(super) sample: Buf<u16>,
     pub(super) kept: Buf<f32>,
+    pub(super) expected: Buf<f32>,
     pub(super) asked: Buf<f32>,
     pub(super) truth: Buf<f32>,
     /// Expected square errors, `[query][BLOCK]`.
@@ -221,12 +225,16 @@ impl Work {
         {
             Buf::<f32>::plan(plan, len);
         }
+        // Cells opened, and what keys are compared with.
+        for _ in 0..2 {
+            Buf::<f32>::plan(plan, n);
+        }
         Buf::<f32>::plan(plan, s.roots());
         for _ in 0..7 {
             Buf::<f32>::plan(plan, n * BLOCK);
         }
         Buf::<f32>::plan(plan, s.opened() * BLOCK);
-        for len in [s.stride, s.dim_k, s.stride] {
+        for len in [s.stride, 1, s.dim_k, s.stride] {
             Buf::<f32>::plan(plan, n.div_ceil(SAMPLED) * len);
         }
         Buf::<u16>::plan(plan, n);
@@ -278,6 +286,8 @@ impl Work {
             needle: f(n)?,
             shares: Shares::default(),
             total: f(n)?,
+            opened: f(n)?,
+            bar: f(n)?,
             mass: [f(n)?, f(n)?],
             sigma: [f(n)?, f(n)?],
             fine: f(n)?,
@@ -302,6 +312,7 @@ impl Work {
             every,
             sample: Buf::with_capacity(memory, n.div_ceil(SAMPLED))?,
             kept: f(n.div_ceil(SAMPLED) * s.stride)?,
+            expected: f(n.div_ceil(SAMPLED))?,
             asked: f(n.div_ceil(SAMPLED) * s.dim_k)?,
             truth: f(n.div_ceil(SAMPLED) * s.stride)?,
             doubt: f(n * BLOCK)?,
@@ -365,6 +376,7 @@ impl RowBlock<'_> {
         let n = self.queries();
         work.light[..n].fill(0.0);
         work.lost[..n].fill(false);
+        work.opened[..n].fill(0.0);
         work.exact[..n * BLOCK].fill(0.0);
         work.estimated[..n * BLOCK].fill(0.0);
         work.lean.iter_mut().for_each(|lean| lean[..n * BLOCK].fill(0.0));
@@ -467,23 +479,23 @@ impl RowBlock<'_> {
 
     /// Thresholds of every row under a rule, for `usable` segments.
     pub(super) fn set_limits(&self, work: &mut Work, rule: &Rule, usable: usize) {
-        let needle = rule.needle.min(rule.outstanding / (usable * SEGMENT) as f32);
+        let few = self.is_few(work);
+        let needle = rule.needle_among(usable * SEGMENT, few);
+        // A few rows go by their predicted error instead.
+        let (each, most) = if few { (0.0, 1.0) } else { (1.0 / rule.plenty, rule.most * rule.needle / needle) };
         let &Rule { cell, node, fine, coarse, .. } = rule;
-        work.shares = Shares { needle, mass: [cell, node], fine, coarse, stand_out: rule.stand_out_for(needle) };
+        let stand_out = rule.stand_out_for(needle);
+        work.shares = Shares { needle, each, most, mass: [cell, node], fine, coarse, stand_out };
         let mut limits = work.limits();
         (0..self.queries()).for_each(|i| limits.set(i));
     }
 
-    /// After the opened cells of a node: thresholds of their rows that found more in all than they were estimated to weigh. What was
-    /// opened for them before would not be opened now; what comes after will not be.
+    /// After the opened cells of a node: thresholds of their rows that found more in all than they were estimated to weigh, or have
+    /// opened many. What was opened for them before would not be opened now; what comes after will not be.
     pub(super) fn raise_limits(&self, work: &mut Work) {
-        let Work { exact, dense_sum, total, lists: [cells, _], settled, .. } = work;
+        let (mut limits, exact, [cells, _]) = work.limits_beside();
         let lists: [&[u16]; BLOCK] = core::array::from_fn(|leaf| cells.of(leaf).0);
-        let raise = Raise { lists: &lists, exact, dense: dense_sum, total, factor: RAISE, raised: settled };
-        for at in 0..self.isa.run(raise) {
-            let i = work.settled[at] as usize;
-            work.limits().set(i);
-        }
+        self.isa.run(Raise { lists: &lists, exact, limits: &mut limits, factor: RAISE[0] });
     }
 }
 
@@ -512,19 +524,27 @@ impl Work {
 
     /// Thresholds by query.
     pub(super) fn limits(&mut self) -> Thresholds<'_> {
+        self.limits_beside().0
+    }
+
+    /// The same, with exact weights and lists.
+    fn limits_beside(&mut self) -> (Thresholds<'_>, &[f32], &[Lists; 2]) {
         let [cells, nodes] = &mut self.mass;
-        Thresholds {
+        let limits = Thresholds {
             shares: self.shares,
             reference: &self.reference,
             dense: &self.dense_sum,
             sigma: &self.sigma[0],
             total: &mut self.total,
+            opened: &mut self.opened,
+            bar: &mut self.bar,
             needle: &mut self.needle,
             mass: [cells, nodes],
             fine: &mut self.fine,
             coarse: &mut self.coarse,
             along: &mut self.along,
-        }
+        };
+        (limits, &self.exact, &self.lists)
     }
 }
 

@@ -109,7 +109,7 @@ fn look(isa: Isa, rule: &Rule, head: &Head<'_>, row: usize, shared: f64, work: &
     let first = masking.visible(head.batch, row.saturating_sub(TOGETHER)).end.min(seen.end);
     let last = masking.visible(head.batch, (row + TOGETHER).min(head.q.rows() - 1)).begin.max(seen.begin);
     let whole = last.next_multiple_of(SEGMENT)..first / SEGMENT * SEGMENT;
-    let needle = lse[0] + libm::logf(rule.needle.min(rule.outstanding / count.max(1) as f32));
+    let needle = lse[0] + libm::logf(rule.needle_among(count, true));
     let light = lse[0] + libm::logf(LIGHT * rule.needle);
     let bias = masking.bias(head.batch, head.head);
     let (mut opened, mut among, mut squares) = (0usize, 0usize, 0.0);

@@ -7,6 +7,13 @@ pub struct Rule {
     pub needle: f32,
     /// See `needle`.
     pub outstanding: f32,
+    /// The same for a few rows, which know no `plenty`.
+    pub outstanding_few: f32,
+    /// Of many rows, those that have opened more cells than this look for heavier keys in proportion, up to `most` times `needle`:
+    /// the more cells, the less one more takes from the error.
+    pub plenty: f32,
+    /// See `plenty`.
+    pub most: f32,
     /// Standard deviations that a cell's farthest key may stand out towards a query; fewer where `needle` gives way to
     /// `outstanding`.
     pub stand_out: f32,
@@ -38,7 +45,10 @@ impl Rule {
         let t = tolerance / 0.05;
         Rule {
             needle: 0.0037 * t,
-            outstanding: 110.0 * t,
+            outstanding: 85.0 * t,
+            outstanding_few: 110.0 * t,
+            plenty: 6.0,
+            most: 1.4,
             stand_out: 2.62,
             stand_out_node: 3.0,
             margin: 1.1,
@@ -59,12 +69,13 @@ impl Rule {
         [of(self.stand_out, FEWER[0]), of(self.stand_out_node, FEWER[1])]
     }
 
-    /// The same with every threshold half, `times` times.
+    /// The same with every threshold lower by the root of two, `times` times.
     pub(super) fn tightened(&self, times: usize) -> Rule {
-        let f = 1.0 / (1u32 << times) as f32;
+        let f = libm::exp2f(-0.5 * times as f32);
         Rule {
             needle: self.needle * f,
             outstanding: self.outstanding * f,
+            outstanding_few: self.outstanding_few * f,
             cell: self.cell * f,
             node: self.node * f,
             fine: self.fine * f,
@@ -76,6 +87,12 @@ impl Rule {
     /// The same with nothing of what is opened stood for by means: what bounds know nothing of.
     pub(super) fn whole(&self) -> Rule {
         Rule { fine: 0.0, coarse: 0.0, ..*self }
+    }
+
+    /// What a key is to weigh among so many, for a few rows or for many.
+    pub(super) fn needle_among(&self, keys: usize, few: bool) -> f32 {
+        let outstanding = if few { self.outstanding_few } else { self.outstanding };
+        self.needle.min(outstanding / keys.max(1) as f32)
     }
 
     /// Whether it takes cells whatever they cost and err.

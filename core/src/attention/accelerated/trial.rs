@@ -9,7 +9,7 @@ use crate::cells::ROOT;
 use crate::mem::Rows;
 
 impl RowBlock<'_> {
-    /// Picks the rows of the trial, and keeps their sums.
+    /// Picks the rows of the trial, and keeps their sums and what they are expected to weigh.
     pub(super) fn keep_sample(&self, work: &mut Work) {
         let stride = work.sizes.stride;
         work.sample.clear();
@@ -17,6 +17,7 @@ impl RowBlock<'_> {
             // Room for one query in SAMPLED, rounded up.
             crate::error::reserved(work.sample.push(i as u16));
             work.kept[at * stride..][..stride].copy_from_slice(&work.sums[i * stride..][..stride]);
+            work.expected[at] = work.total[i];
         }
     }
 
@@ -25,12 +26,13 @@ impl RowBlock<'_> {
         self.queries().div_ceil(SAMPLED)
     }
 
-    /// Their sums as they were.
+    /// Their sums, and what they are expected to weigh, as they were.
     pub(super) fn forget_sample(&self, work: &mut Work) {
         let stride = work.sizes.stride;
         for at in 0..work.sample.len() {
             let i = work.sample[at] as usize;
             work.sums[i * stride..][..stride].copy_from_slice(&work.kept[at * stride..][..stride]);
+            work.total[i] = work.expected[at];
         }
     }
 

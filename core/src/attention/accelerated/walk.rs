@@ -197,7 +197,7 @@ impl RowBlock<'_> {
         let step = work.sizes.queries * BLOCK;
         let Work { sizes, q, codes, along, roots, open, sure, shares, reference, dense_sum, total, needle, .. } = work;
         let Work { mass: [cells, nodes], sigma, fine, coarse, exact, estimated, light, lost, lean, doubt, .. } = work;
-        let Work { sums, slots, below, scores: [_, weights, of_cells], .. } = work;
+        let Work { sums, slots, below, opened, bar, scores: [_, weights, of_cells], .. } = work;
         let count = self.isa.run(FewRows {
             below: self.cells.below(at),
             keys: &self.head.k,
@@ -216,6 +216,8 @@ impl RowBlock<'_> {
                 dense: dense_sum,
                 sigma: &sigma[0],
                 total,
+                opened,
+                bar,
                 needle,
                 mass: [cells, nodes],
                 fine,

@@ -548,18 +548,9 @@ impl FewRows<'_> {
     #[inline(always)]
     fn raise<S: Simd>(&mut self, s: S, slots: core::ops::Range<usize>) {
         for Slot { query, .. } in self.slots[slots].iter().filter(|slot| slot.opened != 0) {
-            let (mut raised, limits) = ([0], &mut self.limits);
-            let raise = Raise {
-                lists: &[&[*query]],
-                exact: self.sums.exact,
-                dense: limits.dense,
-                total: limits.total,
-                factor: RAISE,
-                raised: &mut raised,
-            };
-            if raise.run(s) > 0 {
-                limits.set(*query as usize);
-            }
+            let lists: &[&[u16]] = &[&[*query]];
+            let raise = Raise { lists, exact: self.sums.exact, limits: &mut self.limits, factor: RAISE[1] };
+            raise.run(s);
         }
     }
 }

@@ -129,7 +129,15 @@ impl Case {
             mass: size(queries, seed + 16, 30.0, 60.0),
             sigma: size(queries, seed + 17, 0.5, 1.0),
             total: vec![1e9; queries],
-            shares: Shares { needle: 0.5, mass: [1.0, 1.0], fine: 0.1, coarse: 0.5, stand_out: [0.5, 0.7] },
+            shares: Shares {
+                needle: 0.5,
+                each: 0.0,
+                most: 1.0,
+                mass: [1.0, 1.0],
+                fine: 0.1,
+                coarse: 0.5,
+                stand_out: [0.5, 0.7],
+            },
         }
     }
 
@@ -278,6 +286,7 @@ impl Case {
         let (mut who, mut scores, mut weights) =
             (vec![Slot::default(); slots], zeros(slots * BLOCK), zeros(slots * BLOCK));
         let (mut total, mut along) = (self.total.clone(), self.along.clone());
+        let (mut opened, mut bar) = (zeros(self.queries), self.total.clone());
         let mut needle: Vec<f32> = along.iter().map(|a| a.needle).collect();
         let (mut mass, mut fine, mut coarse) =
             ([self.mass.clone(), self.mass.clone()], self.fine.clone(), self.coarse.clone());
@@ -308,6 +317,8 @@ impl Case {
                 dense: &vec![0.5; self.queries],
                 sigma: &self.sigma,
                 total: &mut total,
+                opened: &mut opened,
+                bar: &mut bar,
                 needle: &mut needle,
                 mass: [cells, of_nodes],
                 fine: &mut fine,

@@ -4,7 +4,7 @@
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 //!
 //! `scores` products; `total` sums of weights; `choose` estimates and what is opened for them; `by_child` who opens a child;
-//! `sift` and `sift_keys` a second look along the coordinates of `coords`; `weigh` exact weights; `opened` all of it for the opened cells of a node; `few_rows` all of it for a few rows, under `thresholds`; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
+//! `sift` and `sift_keys` a second look along the coordinates of `coords`; `weigh` exact weights; `opened` all of it for the opened cells of a node; `thresholds` what rows open, and how that rises; `few_rows` all of it for a few rows; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
 
 mod biased;
 #[cfg(all(test, feature = "full"))]
@@ -28,6 +28,8 @@ mod sift_keys;
 #[cfg(all(test, feature = "full"))]
 mod tests;
 mod thresholds;
+#[cfg(all(test, feature = "full"))]
+mod thresholds_tests;
 mod total;
 mod values;
 mod weigh;
@@ -46,8 +48,8 @@ pub(crate) use opened::Opened;
 pub(crate) use scores::{Forms, Scores};
 pub(crate) use sift::Sift;
 pub(crate) use sift_keys::{Listing, SiftKeys};
-pub(crate) use thresholds::{RAISE, Shares, Thresholds};
-pub(crate) use total::{AddUp, LOWEST, Raise, Total};
+pub(crate) use thresholds::{RAISE, Raise, Shares, Thresholds};
+pub(crate) use total::{AddUp, LOWEST, Total};
 pub(crate) use values::{AddKeys, AddScaled, AddValues, Settle};
 pub(crate) use weigh::Weigh;
 pub(crate) use width::{Remainders, Width};

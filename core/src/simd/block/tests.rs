@@ -462,35 +462,5 @@ fn sums_of_rows() {
             close(dense_sum[i], by * f64::from(dense[i]), 1.0, isa.name());
             close(total[i], want, want, isa.name());
         }
-        // Exact weights raise the sums that they exceed, those of listed rows alone.
-        let (exact, total): (_, Vec<f32>) = (sum, (0..QUERIES).map(|i| if i % 3 == 0 { 50.0 } else { 12.0 }).collect());
-        for rows in lists(QUERIES) {
-            let (mut now, mut raised) = (total.clone(), vec![0; rows.len()]);
-            let factor = 1.125;
-            let to = &mut now;
-            let count = isa.run(Raise {
-                // Rows of the second list have been raised with the first.
-                lists: &[&rows, &rows[..rows.len() / 2]],
-                exact: &exact,
-                dense: &dense,
-                total: to,
-                factor,
-                raised: &mut raised,
-            });
-            let mut left = raised[..count].iter();
-            let mut expected = total.clone();
-            for &r in &rows {
-                let i = r as usize;
-                let found =
-                    f64::from(dense[i]) + exact[i * BLOCK..][..BLOCK].iter().map(|&x| f64::from(x)).sum::<f64>();
-                if found > f64::from(factor * total[i]) {
-                    assert_eq!(left.next(), Some(&r), "{}", isa.name());
-                    expected[i] = found as f32;
-                }
-            }
-            assert_eq!(left.next(), None);
-            assert!(rows.len() < QUERIES || (1..QUERIES).contains(&count), "rows of both kinds");
-            (0..QUERIES).for_each(|i| close(now[i], f64::from(expected[i]), f64::from(expected[i]), isa.name()));
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Sums of weights, row by row.
 
 use super::choose::center;
-use super::{BLOCK, Children, Limits, check};
+use super::{BLOCK, Children, Limits};
 use crate::simd::Task;
 use crate::simd::vector::Simd;
 
@@ -103,62 +103,5 @@ impl Task for AddUp<'_> {
             self.reference[i] = reference;
             self.total[i] = s.reduce_add(sum) + *dense_sum;
         }
-    }
-}
-
-/// Raises the sums of listed rows to the exact weights they have found, which may be many times what was estimated: a needle.
-pub(crate) struct Raise<'a> {
-    /// A row may be in several: it is raised once.
-    pub(crate) lists: &'a [&'a [u16]],
-    /// Exact weights, `[query][BLOCK]`.
-    pub(crate) exact: &'a [f32],
-    /// Those of the dense part, by query.
-    pub(crate) dense: &'a [f32],
-    /// By query.
-    pub(crate) total: &'a mut [f32],
-    /// A sum that grows by less stays.
-    pub(crate) factor: f32,
-    /// Rows whose sums have grown.
-    pub(crate) raised: &'a mut [u16],
-}
-
-impl Task for Raise<'_> {
-    /// How many rows there are in `raised`.
-    type Out = usize;
-
-    #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) -> usize {
-        let mut count = 0;
-        for rows in self.lists {
-            check(rows, self.exact.len(), BLOCK, BLOCK);
-            for rows in rows.chunks(4) {
-                count = self.some(s, rows, count);
-            }
-        }
-        count
-    }
-}
-
-impl Raise<'_> {
-    /// Up to four rows; `count` have been raised before, and so many after.
-    #[inline(always)]
-    fn some<S: Simd>(&mut self, s: S, rows: &[u16], mut count: usize) -> usize {
-        let mut sums = [s.splat(0.0); 4];
-        for (sum, &row) in sums.iter_mut().zip(rows) {
-            for c in (0..BLOCK).step_by(S::LANES) {
-                // SAFETY: vector c of a row that is there.
-                *sum = s.add(*sum, unsafe { s.load(self.exact.as_ptr().add(row as usize * BLOCK + c)) });
-            }
-        }
-        let sums = s.reduce_add4(sums);
-        for (&row, sum) in rows.iter().zip(sums) {
-            let (i, found) = (row as usize, sum + self.dense[row as usize]);
-            if found > self.factor * self.total[i] {
-                self.total[i] = found;
-                self.raised[count] = row;
-                count += 1;
-            }
-        }
-        count
     }
 }
