@@ -6,7 +6,8 @@ pub mod eigen;
 pub mod fit;
 pub mod rule;
 
-/// The library's tree and rule at the default tolerance, but for rows in chunks of 512 instead of 192.
+/// The library's tree and rule at the default tolerance, but for rows in chunks of 512 instead of 256 and for thresholds, which
+/// stay where they are whatever a row finds and opens.
 pub const LIBRARY: Rule = Rule {
     shape: Shape { segment: 256, cell: 16, split: Split::Halves, sinks: 0, whitened: false },
     coding: Coding::Nibbles,

@@ -8,7 +8,7 @@
 //! 3. from the top: a child is *opened* for a row when its farthest key may be a needle, or when the estimate of its
 //!    weight may be wrong by much; a child that is not opened counts as one token with its mean key, its mean value and
 //!    the mass `count * exp(s mu.q) * cosh(sigma)`; what may hold a needle is looked at once more by coarse coordinates of
-//!    its keys before it is opened;
+//!    its keys before it is opened; the more cells a row has opened, the heavier are the keys it looks for;
 //! 4. of an opened cell every key is scored exactly, so that the mass is right; its values are read one by one only where
 //!    a key weighs enough, else the mean value stands for them.
 //!
@@ -20,8 +20,8 @@
 //!
 //! Finite biases come along: see `bias`.
 //!
-//! Unless a study asks otherwise, 256 rows in 2,048 attend a few of them by cells and exactly, to know cost
-//! and error: thresholds tighten, or exact attention takes the blocks, where that is what the tolerance or the time asks
+//! Unless a study asks otherwise, 256 rows in 2,048 (in 4,096 where there are 32,768 keys, and so on) attend a few of them by
+//! cells and exactly, to know cost and error: thresholds tighten, or exact attention takes the blocks, where that is what the tolerance or the time asks
 //! for. See `trial`. In auto mode the rows of a session's next appends go by what was found (`lead` of the cells).
 //!
 //! A few rows, as in decoding, go down by themselves and not in lists (`few_rows` of the kernels), and what is looked at by
