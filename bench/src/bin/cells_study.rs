@@ -39,6 +39,8 @@ fn changes() -> Vec<(&'static str, Rule)> {
         ("mass: cosh, each cell's own spread", Rule { sigma: Sigma::Each, ..base }),
         ("values do not lean", Rule { tilt: false, ..base }),
         ("needles 1 %", Rule { needle: 0.01, ..base }),
+        ("thresholds do not rise with cells", Rule { plenty: off, ..base }),
+        ("thresholds stay", Rule { found: false, plenty: off, ..base }),
         ("needles alone", Rule { mass: off, ..base }),
         ("mass alone", Rule { needle: off, ..base }),
         ("nothing opened", Rule { needle: off, mass: off, ..base }),

@@ -6,13 +6,15 @@ pub mod eigen;
 pub mod fit;
 pub mod rule;
 
-/// The library's tree and rule at the default tolerance, but for rows in chunks of 512 instead of 256 and for thresholds, which
-/// stay where they are whatever a row finds and opens.
+/// The library's tree and rule at the default tolerance, but for rows in chunks of 512 instead of 256.
 pub const LIBRARY: Rule = Rule {
     shape: Shape { segment: 256, cell: 16, split: Split::Halves, sinks: 0, whitened: false },
     coding: Coding::Nibbles,
     rounded: true,
     needle: 0.0037,
+    found: true,
+    plenty: 6.0,
+    most: 1.4,
     margin: 1.1,
     mass: 0.02,
     levels: 2,

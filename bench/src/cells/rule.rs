@@ -1,7 +1,7 @@
 //! Which cells a row opens, and what that costs and errs.
 
 use super::build::{Cells, Known, Shape};
-use super::fit::{Coding, Coordinates, rounded_means, whitened};
+use super::fit::{Asked, Coding, Coordinates, rounded_means, whitened};
 use crate::heads::Layer;
 
 /// A selection rule. A cell is opened when its best key seems to reach `needle` of the softmax mass, or when its estimated
@@ -16,6 +16,12 @@ pub struct Rule {
     pub rounded: bool,
     /// Share of the mass that a key must seem to reach.
     pub needle: f64,
+    /// Whether the weights that a row has found take the place of its estimated sum where they exceed it.
+    pub found: bool,
+    /// Cells from which on `needle` grows with the cells that a row has opened, and times it that it grows to.
+    pub plenty: f64,
+    /// See `plenty`.
+    pub most: f64,
     /// Standard deviations of what the coordinates do not tell, added to every key's score.
     pub margin: f64,
     /// Share of the mass times spread that a cell must reach.
@@ -54,6 +60,9 @@ pub enum Sigma {
 
 /// Standard deviations that the farthest key of a cell, and of a node, may stand out.
 const STAND_OUT: [f64; 3] = [2.62, 3.0, 3.0];
+
+/// Thresholds that grow by less stay.
+const RAISE: f64 = 1.2;
 
 /// What a rule gave on one layer.
 #[derive(Clone, Debug, Default)]
@@ -177,6 +186,65 @@ impl<'a> Seen<'a> {
     }
 }
 
+/// A row on its way down.
+struct Walk<'a> {
+    rule: &'a Rule,
+    cells: &'a Cells,
+    levels: &'a [Seen<'a>],
+    fit: &'a Coordinates,
+    asked: Asked,
+    /// Exact weights of all keys, relative to `exp(top)`.
+    weight: &'a [f64],
+    top: f64,
+    /// What all keys are expected to weigh, and what the weight of a key is a share of.
+    total: f64,
+    bar: f64,
+    /// Exact weights found, and cells opened.
+    found: f64,
+    opened: f64,
+    open: Vec<bool>,
+    estimated: Vec<(usize, usize)>,
+    scored: usize,
+}
+
+impl Walk<'_> {
+    /// Set `c` of a level, and what is below.
+    fn visit(&mut self, level: usize, c: usize) {
+        self.scored += 1;
+        let (rule, levels, cells, top) = (self.rule, self.levels, self.cells, self.top);
+        let seen = &levels[level];
+        let far = seen.centre[c] + STAND_OUT[level] * seen.unit * seen.known.reach[c];
+        let mut needle = (far - top).exp() >= rule.needle * self.bar;
+        if needle && level == 0 {
+            let key = |i: &u32| self.fit.residual(&self.asked, *i as usize, rule.margin);
+            let best = cells.known.keys[c].iter().map(key).fold(f64::NEG_INFINITY, f64::max);
+            needle = (seen.centre[c] + best - top).exp() >= rule.needle * self.bar;
+        }
+        if !needle && seen.guess(c, top) * seen.sigma[c].min(1.0) < rule.mass * self.total {
+            return self.estimated.push((level, c));
+        }
+        if level == 0 {
+            self.open[c] = true;
+            self.opened += 1.0;
+            self.found += cells.known.keys[c].iter().map(|&i| self.weight[i as usize]).sum::<f64>();
+        } else {
+            cells.above[level - 1].children[c].clone().for_each(|child| self.visit(level - 1, child));
+        }
+        if level == 1 || rule.levels == 1 {
+            self.raise();
+        }
+    }
+
+    /// Thresholds by what has been found and opened, where that makes a difference.
+    fn raise(&mut self) {
+        let total = if self.rule.found { self.total.max(self.found) } else { self.total };
+        let bar = total * (self.opened / self.rule.plenty).clamp(1.0, self.rule.most);
+        if bar > RAISE * self.bar {
+            (self.total, self.bar) = (total, bar);
+        }
+    }
+}
+
 /// One row: exact output and the rule's.
 fn attend(
     layer: &Layer,
@@ -212,31 +280,25 @@ fn attend(
     let local: f64 = (0..seen).filter(|&j| !celled(j)).map(|j| weight[j]).sum();
     let highest = &levels[rule.levels - 1];
     let total = local + (0..highest.centre.len()).map(|c| highest.guess(c, top)).sum::<f64>();
-    let asked = fit.query(&q);
-    // From the top down: what is looked at at each level, and what of it is opened.
-    let mut open = vec![false; count];
-    let (mut looked, mut estimated) = ((0..highest.centre.len()).collect::<Vec<_>>(), Vec::new());
-    let mut scored = 0;
-    for (level, seen) in levels.iter().enumerate().rev() {
-        let mut below = Vec::new();
-        scored += looked.len();
-        for c in looked {
-            let far = seen.centre[c] + STAND_OUT[level] * seen.unit * seen.known.reach[c];
-            let mut needle = (far - top).exp() >= rule.needle * total;
-            if needle && level == 0 {
-                let key = |i: &u32| fit.residual(&asked, *i as usize, rule.margin);
-                let best = cells.known.keys[c].iter().map(key).fold(f64::NEG_INFINITY, f64::max);
-                needle = (seen.centre[c] + best - top).exp() >= rule.needle * total;
-            }
-            let opened = needle || seen.guess(c, top) * seen.sigma[c].min(1.0) >= rule.mass * total;
-            match (opened, level) {
-                (false, _) => estimated.push((level, c)),
-                (true, 0) => open[c] = true,
-                (true, _) => below.extend(cells.above[level - 1].children[c].clone()),
-            }
-        }
-        looked = below;
-    }
+    let mut walk = Walk {
+        rule,
+        cells,
+        levels: &levels,
+        fit,
+        asked: fit.query(&q),
+        weight: &weight,
+        top,
+        total,
+        bar: total,
+        found: local,
+        opened: 0.0,
+        open: vec![false; count],
+        estimated: Vec::new(),
+        scored: 0,
+    };
+    // The newest first.
+    (0..highest.centre.len()).rev().for_each(|c| walk.visit(rule.levels - 1, c));
+    let Walk { open, estimated, scored, .. } = walk;
     let exact_sum: f64 = weight.iter().sum();
     let (mut exact, mut approx, mut sum) = (vec![0.0; d], vec![0.0; d], 0.0);
     for j in 0..seen {
