@@ -128,7 +128,7 @@ impl RowBlock<'_> {
     }
 }
 
-#[cfg(all(test, feature = "full"))]
+#[cfg(all(test, feature = "full", feature = "alloc"))]
 mod tests {
     use super::super::Rule;
     use super::super::call::fill;
