@@ -262,7 +262,8 @@ typedef struct {
     /// Mode.
     ice_mode mode;
     /// Relative output error aimed at in accelerated and auto mode, in [0, 1]; 0 = 0.05. Smaller opens more cells. It is
-    /// no bound.
+    /// no bound. Of a call it is that of all heads of a sequence side by side, of which those with short outputs may err by up to
+    /// three times as much; of a session, of the heads that share keys and values.
     float tolerance;
     /// Keys retrieved per row in top-k mode; 0 = ice_top_k_for(rows_kv, 0.005).
     uint32_t top_k;

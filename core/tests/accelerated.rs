@@ -201,6 +201,39 @@ fn whatever_the_heads_the_tolerance_is_kept() {
     }
 }
 
+/// Heads whose outputs are short may err by more in a layer than they do alone, and cost less: the same bits in any number of parts.
+#[test]
+fn trials_are_judged_by_layer() {
+    let (n, d) = (2304, 32);
+    let mut heads = Heads::new(1, 2, 2, n, n, [d, d], 0.3);
+    let (q, kv) = (2 * n * d, n * d);
+    heads.k[kv..].iter_mut().zip(noise(n * d, 79, 1.0)).for_each(|(x, y)| *x += y);
+    heads.v[..kv].iter_mut().for_each(|x| *x *= 3.0);
+    heads.v[kv..].copy_from_slice(&noise(n * d, 78, 4.0));
+    let group = |q: &[f32], k: &[f32], v: &[f32]| Heads {
+        shape: [1, 2, n, d],
+        q: q.to_vec(),
+        k: k.to_vec(),
+        v: v.to_vec(),
+        ..Heads { keys: n, ..Heads::new(1, 1, 2, 1, 1, [d, d], 0.3) }
+    };
+    let mask = Mask::Causal { q_pos0: 0 };
+    let o = |threads| AttentionOptions { num_threads: threads, ..mode(Mode::Accelerated, 0.05) };
+    let (want, ..) = heads.run(mask, mode(Mode::Exact, 0.0));
+    let (have, have_lse, stats) = heads.run(mask, o(1));
+    let (_, _, long) = group(&heads.q[..q], &heads.k[..kv], &heads.v[..kv]).run(mask, o(1));
+    let (alone, _, short) = group(&heads.q[q..], &heads.k[kv..], &heads.v[kv..]).run(mask, o(1));
+    let (layer, of_short) = (distance(&have, &want), distance(&have[q..], &want[q..]));
+    assert!(layer < 0.05 && of_short > 2.0 * distance(&alone, &want[q..]), "{layer}, {of_short}");
+    assert!(stats.pairs < long.pairs + short.pairs, "{} {} {}", stats.pairs, long.pairs, short.pairs);
+    let many: &[usize] = if cfg!(feature = "std") { &[2, 3, 5] } else { &[] };
+    for &threads in many {
+        let (out, lse, part) = heads.run(mask, o(threads));
+        assert!(out == have && lse == have_lse, "{threads} threads");
+        assert_eq!((part.pairs, part.cells_opened, part.rows), (stats.pairs, stats.cells_opened, stats.rows));
+    }
+}
+
 #[test]
 fn cells_of_equal_keys_are_estimated_exactly() {
     let mut heads = Heads::new(1, 1, 2, 40, 2048, [64, 64], 0.5);

@@ -137,23 +137,26 @@ fn attend(s: &Session, rows: usize) -> Outcome {
     attend_all(s, rows, None, 1).0
 }
 
-/// The same rows by a call that knows nothing of sessions.
+/// The same rows by calls that know nothing of sessions, one for the heads of every head of keys: several would be judged together.
 fn call(tokens: &Tokens, o: &SessionOptions, rows: usize) -> Outcome {
-    let n = tokens.len();
+    let (n, group) = (tokens.len(), o.heads_q / o.heads_kv);
     let q = noise(o.heads_q * rows * o.dim_k, 7, 1.5);
     let (mut out, mut lse) = (vec![f32::NAN; o.heads_q * rows * o.dim_v], vec![f32::NAN; o.heads_q * rows]);
     let [k, v] = tokens.part(0, n);
-    let problem = Problem {
-        q: Tensor::new(&q, [1, o.heads_q, rows, o.dim_k]).unwrap(),
-        k: Tensor::new(&k, [1, o.heads_kv, n, o.dim_k]).unwrap(),
-        v: Tensor::new(&v, [1, o.heads_kv, n, o.dim_v]).unwrap(),
-        out: TensorMut::new(&mut out, [1, o.heads_q, rows, o.dim_v]).unwrap(),
-        lse: Some(TensorMut::new(&mut lse, [1, o.heads_q, rows, 1]).unwrap()),
-        bounds: None,
-        mask: Mask::Causal { q_pos0: (n - rows) as u64 },
-        options: o.attention,
-    };
-    attention(&problem, &memory(0)).unwrap();
+    for head in 0..o.heads_kv {
+        let rows_of = |x| head * group * rows * x..(head + 1) * group * rows * x;
+        let problem = Problem {
+            q: Tensor::new(&q[rows_of(o.dim_k)], [1, group, rows, o.dim_k]).unwrap(),
+            k: Tensor::new(&k[head * n * o.dim_k..][..n * o.dim_k], [1, 1, n, o.dim_k]).unwrap(),
+            v: Tensor::new(&v[head * n * o.dim_v..][..n * o.dim_v], [1, 1, n, o.dim_v]).unwrap(),
+            out: TensorMut::new(&mut out[rows_of(o.dim_v)], [1, group, rows, o.dim_v]).unwrap(),
+            lse: Some(TensorMut::new(&mut lse[rows_of(1)], [1, group, rows, 1]).unwrap()),
+            bounds: None,
+            mask: Mask::Causal { q_pos0: (n - rows) as u64 },
+            options: o.attention,
+        };
+        attention(&problem, &memory(0)).unwrap();
+    }
     Outcome { out, lse }
 }
 
@@ -190,7 +193,7 @@ fn work_memory_grows_with_rows() {
 }
 
 #[test]
-fn a_session_has_the_bits_of_one_call() {
+fn a_session_has_the_bits_of_calls() {
     for (heads, group, dims) in [(2, 1, [64, 64]), (1, 4, [40, 24]), (2, 2, [32, 80])] {
         let tokens = Tokens::new(heads, dims, 4 * SEGMENT + 37, 1);
         let o = options(&tokens, group, Mode::Accelerated);

@@ -51,23 +51,28 @@ impl Model {
         (k, v)
     }
 
-    /// The same rows from a call that knows nothing of sessions.
+    /// The same rows from calls that know nothing of sessions, one for the heads of every head of keys: several would be judged
+    /// together.
     fn attend(&self, q: &[f32], rows: usize, o: AttentionOptions, round: Round) -> (Vec<f32>, Vec<f32>) {
+        const GROUP: usize = HEADS_Q / HEADS_KV;
         let n = self.len();
-        let all = |x: &[Vec<f32>; HEADS_KV]| x.concat().into_iter().map(round).collect::<Vec<_>>();
-        let (k, v) = (all(&self.k), all(&self.v));
         let (mut out, mut lse) = (vec![0.0; HEADS_Q * rows * DIM_V], vec![0.0; HEADS_Q * rows]);
-        let problem = Problem {
-            q: Tensor::new(q, [1, HEADS_Q, rows, DIM_K]).unwrap(),
-            k: Tensor::new(&k, [1, HEADS_KV, n, DIM_K]).unwrap(),
-            v: Tensor::new(&v, [1, HEADS_KV, n, DIM_V]).unwrap(),
-            out: TensorMut::new(&mut out, [1, HEADS_Q, rows, DIM_V]).unwrap(),
-            lse: Some(TensorMut::new(&mut lse, [1, HEADS_Q, rows, 1]).unwrap()),
-            bounds: None,
-            mask: Mask::Causal { q_pos0: (n - rows) as u64 },
-            options: o,
-        };
-        attention(&problem, &memory(0)).unwrap();
+        for head in 0..HEADS_KV {
+            let all = |x: &[f32]| x.iter().copied().map(round).collect::<Vec<_>>();
+            let (k, v) = (all(&self.k[head]), all(&self.v[head]));
+            let part = |dim: usize| head * GROUP * rows * dim..(head + 1) * GROUP * rows * dim;
+            let problem = Problem {
+                q: Tensor::new(&q[part(DIM_K)], [1, GROUP, rows, DIM_K]).unwrap(),
+                k: Tensor::new(&k, [1, 1, n, DIM_K]).unwrap(),
+                v: Tensor::new(&v, [1, 1, n, DIM_V]).unwrap(),
+                out: TensorMut::new(&mut out[part(DIM_V)], [1, GROUP, rows, DIM_V]).unwrap(),
+                lse: Some(TensorMut::new(&mut lse[part(1)], [1, GROUP, rows, 1]).unwrap()),
+                bounds: None,
+                mask: Mask::Causal { q_pos0: (n - rows) as u64 },
+                options: o,
+            };
+            attention(&problem, &memory(0)).unwrap();
+        }
         (out, lse)
     }
 }

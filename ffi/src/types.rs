@@ -362,7 +362,8 @@ pub struct ice_attention_options {
     /// Mode.
     pub mode: ice_mode,
     /// Relative output error aimed at in accelerated and auto mode, in [0, 1]; 0 = 0.05. Smaller opens more cells. It is
-    /// no bound.
+    /// no bound. Of a call it is that of all heads of a sequence side by side, of which those with short outputs may err by up to
+    /// three times as much; of a session, of the heads that share keys and values.
     pub tolerance: f32,
     /// Keys retrieved per row in top-k mode; 0 = ice_top_k_for(rows_kv, 0.005).
     pub top_k: u32,

@@ -290,6 +290,7 @@ fn sparse(
         scale: head.scale,
         softcap: head.softcap,
         rule: *rule,
+        trials: None,
         proof: None,
         isa,
     };

@@ -23,7 +23,8 @@ pub enum Mode {
 pub struct AttentionOptions {
     /// Mode.
     pub mode: Mode,
-    /// Relative output error the caller accepts in accelerated mode; 0 = 0.05.
+    /// Relative output error the caller accepts in accelerated mode; 0 = 0.05. Of a call that of all heads of a sequence side by
+    /// side, of which those with short outputs may err by up to three times as much; of a session, of heads that share keys and values.
     pub tolerance: f32,
     /// Keys retrieved per row in top-k mode; 0 = [`top_k_for`](super::top_k_for)`(rows_kv, 0.005)`.
     pub top_k: usize,

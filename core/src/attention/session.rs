@@ -526,6 +526,7 @@ impl Session {
             scale: o.attention.scale,
             softcap: o.attention.softcap,
             rule: Rule::new(o.attention.tolerance, auto),
+            trials: None,
             proof: self
                 .certificate(masking, out)
                 .map(|certificate| Proving { certificate, verified: o.attention.verified }),

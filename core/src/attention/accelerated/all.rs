@@ -7,12 +7,14 @@ use super::super::mask::Masking;
 use super::super::problem::AttentionStats;
 use super::block::{RowBlock, Sizes, Work};
 use super::cost::of_few;
+use super::ladder::{LADDER, Trial, Trials};
 use super::proof::Proving;
 use super::rule::Rule;
 use super::walk::Watch;
 use crate::cells::{BLOCK, Cells, SEGMENT};
 use crate::mem::{Rows, Tensor, TensorMut};
 use crate::simd::Isa;
+use core::ops::Range;
 
 /// Rows that share one prediction: so many times those that are tried.
 const LED: usize = 8;
@@ -33,16 +35,7 @@ const LIFTED: f64 = 2.0;
 /// A block is attended exactly when one row in so many exceeds its tolerance.
 const MOST_ALONE: usize = 4;
 
-/// How much more all rows may err than a sample of one, as a share; of n rows, over their root.
-const SAMPLE_OFF: f64 = 0.6;
-
-/// Rules that are tried, each tighter than the one before.
-const LADDER: usize = 13;
-
-/// Times what it may be that a predicted error is where the next rule but one is tried: one takes a tenth of it away.
-const STEEP: f64 = 1.2;
-
-/// Rules from one way of a few rows to the next: a quarter of the thresholds.
+/// Rules of the ladder from one way of a few rows to the next: a quarter of the thresholds.
 const QUARTER: usize = 4;
 
 /// All heads of a problem; `kv` gives keys, values and cells of a (batch, KV head).
@@ -58,6 +51,8 @@ pub(crate) struct Accelerated<'a, F> {
     pub(crate) scale: f32,
     pub(crate) softcap: f32,
     pub(crate) rule: Rule,
+    /// What was found for each run of rows, where that was done before.
+    pub(in crate::attention) trials: Option<&'a Trials>,
     /// Certificates, where they are asked for.
     pub(in crate::attention) proof: Option<Proving<'a>>,
     pub(crate) isa: Isa,
@@ -72,6 +67,16 @@ fn rows_of(dims: [usize; 2], group: usize, rows: usize, keys: usize, whole: bool
 /// Rows of a head that are tried, and most rows where all use the same segments: twice as many of a head that is alone.
 fn narrow(group: usize) -> usize {
     if group == 1 { 2 * SEGMENT } else { SEGMENT }
+}
+
+/// Rows that share a trial, against so many keys.
+fn run_of(group: usize, keys: usize) -> usize {
+    LED * narrow(group) * (keys / LONG).max(1)
+}
+
+/// Runs of rows that share a trial.
+pub(super) fn runs(group: usize, rows: usize, keys: usize) -> usize {
+    rows.div_ceil(run_of(group, keys))
 }
 
 /// The most pieces worth handing to different parts; `whole` as for [`rows_of`].
@@ -90,69 +95,89 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         stats: &mut AttentionStats,
         watch: &mut Option<super::Watch<'_>>,
     ) {
-        let [_, heads, rows, dim_k] = self.q.shape();
-        let group = heads / self.heads_kv;
-        let (dim_v, keys) = (self.out.shape()[3], self.keys);
-        let whole = self.proof.is_some() || self.masking.biases().is_some();
-        let step = rows_of([dim_k, dim_v], group, rows, keys, whole);
+        let [batch, _, rows, _] = self.q.shape();
+        let step = self.step();
         let blocks = rows.div_ceil(step);
-        let rule = if self.proof.is_some() { self.rule.whole() } else { self.rule };
-        let rules: [Rule; LADDER] = core::array::from_fn(|times| rule.tightened(times));
         let mut verdict = None;
-        for piece in (ith..most_pieces(self.q.shape(), self.heads_kv, dim_v, keys, whole)).step_by(nth) {
+        for piece in (ith..batch * self.heads_kv * blocks).step_by(nth) {
             // The last blocks of a causal head are the longest: hand them out first.
             let block = blocks - 1 - piece % blocks;
-            let (batch, head_kv) = (piece / blocks / self.heads_kv, piece / blocks % self.heads_kv);
-            let (k, v, cells) = (self.kv)(batch, head_kv);
-            let head = Head {
-                q: self.q.head(batch, head_kv * group),
-                k,
-                v,
-                masking: self.masking,
-                batch,
-                head: head_kv * group,
-                scale: self.scale,
-                softcap: self.softcap,
-                shared_qk: false,
+            let (of, run) = (piece / blocks, block * step / self.run_of());
+            let head = self.head(of);
+            let b = self.rows(&head, of, block * step..(block * step + step).min(rows));
+            let way = match (self.trials, verdict) {
+                (Some(trials), _) => trials.way(run, of),
+                (_, Some((last, way))) if last == (of, run) => way,
+                _ => self.lead(&self.leading(&head, of, run), rows, work),
             };
-            let (isa, rule, q) = (self.isa, &self.rule, &self.q);
-            let rows_before = |end: usize| {
-                let n = end.min(step).min(narrow(group));
-                RowBlock { isa, rule, q, head: &head, group, cells, begin: end - n, n }
-            };
-            // The last rows speak for their neighbours, whoever attends them.
-            let share = LED * narrow(group) * (cells.segments() * SEGMENT / LONG).max(1);
-            let led = (block * step / share * share + share).min(rows);
-            let leader = (batch, head_kv, led);
-            let way = match verdict {
-                Some((of, way)) if of == leader => way,
-                _ => self.lead(&rows_before(led), rows, &rules, work),
-            };
-            verdict = Some((leader, way));
-            let begin = block * step;
-            let b = RowBlock { begin, n: (rows - begin).min(step), ..rows_before(rows) };
+            verdict = Some(((of, run), way));
             match watch {
                 Some(watch) => {
                     let mut each = |r: u16, ids: &[u32]| {
                         let (h, i) = (r as usize / b.n, r as usize % b.n);
                         watch(head.head + h, b.begin + i, ids);
                     };
-                    self.block(&b, way, &rules, work, stats, &mut Some(&mut each));
+                    self.block(&b, way, work, stats, &mut Some(&mut each));
                 }
-                None => self.block(&b, way, &rules, work, stats, &mut None),
+                None => self.block(&b, way, work, stats, &mut None),
             }
         }
     }
 
+    /// The rule, tightened so often; for certificates with nothing of what is opened stood for by means.
+    fn rule(&self, times: usize) -> Rule {
+        let rule = if self.proof.is_some() { self.rule.whole() } else { self.rule };
+        rule.tightened(times)
+    }
+
+    /// Query heads that share keys and values.
+    fn group(&self) -> usize {
+        self.q.shape()[1] / self.heads_kv
+    }
+
+    /// Rows of a head that are attended together.
+    fn step(&self) -> usize {
+        let ([_, _, rows, dim_k], dim_v) = (self.q.shape(), self.out.shape()[3]);
+        let whole = self.proof.is_some() || self.masking.biases().is_some();
+        rows_of([dim_k, dim_v], self.group(), rows, self.keys, whole)
+    }
+
+    /// Rows that share a trial.
+    fn run_of(&self) -> usize {
+        let (k, ..) = (self.kv)(0, 0);
+        run_of(self.group(), k.rows())
+    }
+
+    /// The first head of group `of`, counted through all sequences.
+    fn head(&self, of: usize) -> Head<'_> {
+        let (batch, head) = (of / self.heads_kv, of % self.heads_kv * self.group());
+        let (k, v, _) = (self.kv)(batch, of % self.heads_kv);
+        let &Accelerated { masking, scale, softcap, .. } = self;
+        Head { q: self.q.head(batch, head), k, v, masking, batch, head, scale, softcap, shared_qk: false }
+    }
+
+    /// Rows of the group that begins with `head`.
+    fn rows<'b>(&'b self, head: &'b Head<'b>, of: usize, rows: Range<usize>) -> RowBlock<'b> {
+        let (_, _, cells) = (self.kv)(of / self.heads_kv, of % self.heads_kv);
+        let (isa, rule, q, group) = (self.isa, &self.rule, &self.q, self.group());
+        RowBlock { isa, rule, q, head, group, cells, begin: rows.start, n: rows.len() }
+    }
+
+    /// The last rows of a run, which speak for all of it, whoever attends them.
+    fn leading<'b>(&'b self, head: &'b Head<'b>, of: usize, run: usize) -> RowBlock<'b> {
+        let end = ((run + 1) * self.run_of()).min(self.q.shape()[2]);
+        self.rows(head, of, end - end.min(self.step()).min(narrow(self.group()))..end)
+    }
+
     /// [`choose`](Self::choose) for the blocks of a call; in auto mode by what was chosen for the rows of the call before, where they
     /// are no more than share one prediction. That exact attention is better is not passed on: contexts grow.
-    fn lead(&self, b: &RowBlock<'_>, rows: usize, rules: &[Rule; LADDER], work: &mut Work) -> Option<usize> {
+    fn lead(&self, b: &RowBlock<'_>, rows: usize, work: &mut Work) -> Option<usize> {
         let shared = rows <= LED * narrow(b.group);
         let tries = self.is_auto() && shared && !b.is_few(work) && self.verified().is_none();
         if let Some(times) = b.cells.lead().way().filter(|_| tries) {
             return Some(times);
         }
-        let way = self.choose(b, rules, work);
+        let way = self.choose(b, work);
         if let Some(times) = way.filter(|_| tries && b.find_usable(work) > 0) {
             b.cells.lead().note(times);
         }
@@ -161,42 +186,47 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
 
     /// The first of the rules under which a block is predicted to keep the error, if it is predicted to be cheaper than
     /// exact attention too. A few rows do not pay for a prediction; in auto mode they remember what came of it.
-    fn choose(&self, b: &RowBlock<'_>, rules: &[Rule; LADDER], work: &mut Work) -> Option<usize> {
+    fn choose(&self, b: &RowBlock<'_>, work: &mut Work) -> Option<usize> {
         if let Some(certificate) = self.verified() {
             if b.is_few(work) {
                 return Some(0);
             }
             let usable = b.find_usable(work);
-            return (usable > 0 && b.pays(work, &rules[0], usable, certificate)).then_some(0);
+            return (usable > 0 && b.pays(work, &self.rule(0), usable, certificate)).then_some(0);
         }
         if b.is_few(work) {
             return (!self.is_auto() || b.cells.rest().is_over()).then_some(0);
         }
-        if self.rule.never_dense() {
-            return Some(0);
-        }
+        if self.rule.never_dense() { Some(0) } else { self.try_rules(b, work).alone(f64::from(self.rule.error)) }
+    }
+
+    /// Tries the rules on a few rows of a block: from the loosest to the first that keeps the tolerance, or while they cost less than
+    /// exact attention.
+    fn try_rules(&self, b: &RowBlock<'_>, work: &mut Work) -> Trial {
         let usable = b.find_usable(work);
         if usable == 0 {
-            return Some(0);
+            return Trial::idle();
         }
         b.prepare(work);
         b.attend_sample(work);
-        let pairs = b.covered(work) as f64;
-        let mut times = 0;
-        while let Some(rule) = rules.get(times) {
-            b.set_limits(work, rule, usable);
-            let (cost, error) = b.rehearse(work, self.proof.is_none());
-            if cost * f64::from(self.rule.caution) > pairs {
-                return None;
+        let mut trial = Trial::new(b.sampled(), b.covered(work) as f64);
+        let mut next = Some(0);
+        while let Some(times) = next {
+            b.set_limits(work, &self.rule(times), usable);
+            let of = b.rehearse(work, self.proof.is_none());
+            if of.cost * f64::from(self.rule.caution) > b.covered(work) as f64 {
+                break;
             }
-            let off = error * (1.0 + SAMPLE_OFF / libm::sqrt(b.sampled() as f64)) / f64::from(self.rule.error);
-            if off <= 1.0 {
-                return Some(times);
-            }
-            times += if off > STEEP { 2 } else { 1 };
+            next = trial.add(times, of, f64::from(self.rule.error));
             b.clear(work);
         }
-        None
+        trial
+    }
+
+    /// The trial of a run of rows and a group of heads. O(rows of the trial x keys x dim).
+    pub(super) fn try_run(&self, run: usize, of: usize, work: &mut Work) -> Trial {
+        let head = self.head(of);
+        self.try_rules(&self.leading(&head, of, run), work)
     }
 
     /// Whether exact attention takes over where it is cheaper.
@@ -214,7 +244,6 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         &self,
         b: &RowBlock<'_>,
         way: Option<usize>,
-        rules: &[Rule; LADDER],
         work: &mut Work,
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
@@ -226,9 +255,9 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         }
         let seen = seen * b.group as u64;
         stats.pairs_dense += seen;
-        let (usable, rule) = match way {
-            Some(times) => (b.find_usable(work), &rules[times]),
-            None => (0, &self.rule),
+        let (usable, first) = match way {
+            Some(times) => (b.find_usable(work), times),
+            None => (0, 0),
         };
         let part = AttentionStats { rows: queries as u64, ..AttentionStats::new(stats.mode, stats.reason) };
         if usable == 0 {
@@ -238,10 +267,10 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a,
         // Verified rows are held to their bounds, others to predictions: of many rows before, of a few after they walked.
         let verified = self.verified().is_some();
         let doubtful = b.is_few(work) && !verified && self.rule.error < f32::INFINITY;
-        let (mut times, mut cost) = (0, 0.0);
+        let (mut times, mut cost) = (first, 0.0);
         let (done, failing) = loop {
             b.prepare(work);
-            b.set_limits(work, &rule.tightened(times), usable);
+            b.set_limits(work, &self.rule(times), usable);
             let (done, failing) = match &self.proof {
                 Some(proof) => {
                     b.begin_proof(work, proof.certificate.tolerance);

@@ -7,8 +7,9 @@ use super::super::exact::Head;
 use super::super::few::FEW;
 use super::super::problem::{AttentionStats, Checked, Problem};
 use super::super::{Mode, Reason};
-use super::all::{Accelerated, most_pieces};
+use super::all::{Accelerated, most_pieces, runs};
 use super::hope::{ALIKE, hopeless};
+use super::ladder::{Deal, Trial, Trials};
 use super::{Proving, Rule, Work, bias};
 use crate::cells::{Alike, Cells, SEGMENT};
 use crate::error::Result;
@@ -79,9 +80,23 @@ pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
         Buf::<u8>::plan(plan, c.rows_kv);
     }
     Buf::<bool>::plan(plan, heads);
+    if tries(c) {
+        Trials::plan(plan, deal(c, parts));
+    }
+    Objects::<Trying<'_>>::plan(plan, if tries(c) { parts } else { 0 });
     if c.reason == Reason::Cheaper {
         Work::plan(plan, c.dim_k, c.dim_v, group, 1, 0);
     }
+}
+
+/// Whether rows get what trials of their heads say: not a few rows, nor where bounds say it.
+fn tries(c: &Checked<'_>) -> bool {
+    c.rows_q > FEW && !c.options.verified
+}
+
+/// Trials of a call.
+fn deal(c: &Checked<'_>, parts: usize) -> Deal {
+    Deal::new(c.batch * c.heads_kv, runs(c.heads_q / c.heads_kv, c.rows_q, c.rows_kv), parts)
 }
 
 /// Work memory for one row and no cells.
@@ -149,14 +164,20 @@ pub(crate) fn call(
         let work = if c.options.certificate { work.proving(memory)? } else { work };
         works.push(if has_bias(c) { work.lifted(memory)? } else { work })?;
     }
+    let mut trials = None;
+    if tries(c) && !rule.never_dense() {
+        trials = Some(Trials::new_in(memory, deal(c, parts))?);
+    }
+    // All room is made before anything is built: what is planned is what there is at once.
+    let trying = Objects::with_capacity(memory, if trials.is_some() { parts } else { 0 })?;
     let mut stats = AttentionStats::new(c.mode, c.reason);
     let kv = |batch: usize, head: usize| (problem.k.head(batch, head), problem.v.head(batch, head));
     let step = run_of(heads, build_parts);
-    let mut runs = Objects::with_capacity(memory, build_parts)?;
+    let mut builders = Objects::with_capacity(memory, build_parts)?;
     for (i, run) in cells.chunks_mut(step).enumerate() {
         let order = if reorder { Some(Alike::new_in(memory, c.rows_kv)?) } else { None };
         let padding = if has_bias(c) { Some(Buf::filled(memory, c.rows_kv, 0u8)?) } else { None };
-        runs.push((i * step, run, order, padding))?;
+        builders.push((i * step, run, order, padding))?;
     }
     let build = |_, (first, run, order, padding): &mut Building<'_>| {
         let start = clock::now();
@@ -181,9 +202,9 @@ pub(crate) fn call(
         stats.build_seconds = clock::since(start);
         Ok(stats)
     };
-    in_parts(&mut runs, build, &mut stats)?;
-    drop(runs);
-    let all = Accelerated {
+    in_parts(&mut builders, build, &mut stats)?;
+    drop(builders);
+    let mut all = Accelerated {
         q: problem.q,
         kv: |batch, head| {
             let (k, v) = kv(batch, head);
@@ -197,12 +218,18 @@ pub(crate) fn call(
         scale: c.options.scale,
         softcap: c.options.softcap,
         rule,
+        trials: None,
         proof: c.options.certificate.then(|| Proving {
             certificate: c.certificate(problem, [longest(&problem.k), longest(&problem.v)]),
             verified: c.options.verified,
         }),
         isa,
     };
+    if let Some(trials) = &mut trials {
+        try_all(&all, trials, deal(c, parts), &mut works, trying, &mut stats)?;
+        trials.judge(c.heads_kv, f64::from(rule.error));
+    }
+    all.trials = trials.as_ref();
     if let (Some(watch), [work]) = (watch, &mut *works) {
         let mut part = AttentionStats::new(c.mode, c.reason);
         all.run(work, 0, 1, &mut part, &mut Some(watch));
@@ -221,6 +248,34 @@ pub(crate) fn call(
         (stats.mode, stats.reason) = (Mode::Exact, Reason::Diffuse);
     }
     Ok(stats)
+}
+
+/// A part's work memory and room for its trials.
+type Trying<'a> = (&'a mut Work, &'a mut [Trial]);
+
+/// Trials of all heads, and what follows from them, layer by layer: the same for any number of parts. `room` is for these.
+fn try_all<'a, 'b>(
+    all: &Accelerated<'a, impl Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells) + Sync>,
+    trials: &'b mut Trials,
+    deal: Deal,
+    works: &'b mut [Work],
+    mut room: Objects<Trying<'b>>,
+    stats: &mut AttentionStats,
+) -> Result<()> {
+    let (mode, reason) = (stats.mode, stats.reason);
+    for part in works.iter_mut().zip(trials.of_parts()) {
+        room.push(part)?;
+    }
+    let run = |ith, (work, trials): &mut Trying<'_>| {
+        let start = clock::now();
+        for (j, trial) in trials.iter_mut().enumerate() {
+            if let Some((run, of)) = deal.named(ith, j) {
+                *trial = all.try_run(run, of, work);
+            }
+        }
+        Ok(AttentionStats { attend_seconds: clock::since(start), ..AttentionStats::new(mode, reason) })
+    };
+    in_parts(&mut room, run, stats)
 }
 
 /// Cells over all keys that are not padding.

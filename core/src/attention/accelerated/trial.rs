@@ -5,6 +5,7 @@ use super::super::exact::{self, Head, Queries};
 use super::super::mask::{Mask, Masking};
 use super::block::{RowBlock, SAMPLED, Work, exp2};
 use super::cost::Cost;
+use super::ladder::Rehearsed;
 use crate::cells::ROOT;
 use crate::mem::Rows;
 
@@ -87,27 +88,27 @@ impl RowBlock<'_> {
         }
     }
 
-    /// What attending by cells costs, in query-key pairs of the dense kernels, and the relative error of the outputs it
-    /// leaves, from the rows of the trial; `lean` says whether their sums are to be moved by [`RowBlock::lean`].
-    pub(super) fn rehearse(&self, work: &mut Work, lean: bool) -> (f64, f64) {
+    /// What attending by cells makes of the rows of the trial, its cost that of all rows; `lean` says whether their sums are to be
+    /// moved by [`RowBlock::lean`].
+    pub(super) fn rehearse(&self, work: &mut Work, lean: bool) -> Rehearsed {
         work.take_gathered();
         let done = self.descend(work, true, false, &mut None);
         if lean {
             self.lean(work, true);
         }
         let rows = work.sample.len();
-        let error = self.error_of_sample(work);
+        let (wrong, all) = self.error_of_sample(work);
         self.forget_sample(work);
         let cost = Cost::new(work.sizes.dim_k, work.sizes.dim_v);
         let (nodes, cells) = (done.nodes as f64, done.cells as f64);
         let lifts = cost.lifts(work.take_gathered() as f64, if work.is_lifted() { cells } else { 0.0 });
         let lists = (cost.lists(nodes, cells, done.sifted as f64) + lifts) / rows as f64;
-        let pairs = (lists + cost.row(self.cells.segments().div_ceil(ROOT) as f64)) * self.queries() as f64;
-        (pairs, error)
+        let cost = (lists + cost.row(self.cells.segments().div_ceil(ROOT) as f64)) * self.queries() as f64;
+        Rehearsed { cost, wrong, all }
     }
 
-    /// Root of the sum of the square errors of the sample's outputs, over that of the outputs.
-    fn error_of_sample(&self, work: &Work) -> f64 {
+    /// Sums of the square errors of the sample's outputs, and of the outputs' squares.
+    fn error_of_sample(&self, work: &Work) -> (f64, f64) {
         let stride = work.sizes.stride;
         let (mut wrong, mut all) = (0.0, 0.0);
         for (at, &i) in work.sample.iter().enumerate() {
@@ -124,7 +125,7 @@ impl RowBlock<'_> {
                 all += f64::from(y) * f64::from(y);
             }
         }
-        libm::sqrt(wrong / all.max(f64::MIN_POSITIVE))
+        (wrong, all)
     }
 }
 
@@ -191,7 +192,7 @@ mod tests {
                 b.clear(&mut work);
             }
             assert_eq!((found[0], found[1]), (found[3], found[4]), "{}", isa.name());
-            assert!(found[2].0 > found[0].0, "{}: tighter rules cost more", isa.name());
+            assert!(found[2].cost > found[0].cost, "{}: tighter rules cost more", isa.name());
         }
     }
 }
