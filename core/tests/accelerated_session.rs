@@ -167,7 +167,7 @@ fn close(a: &Outcome, b: &Outcome, what: &str) {
 }
 
 /// Rows on either side of where few become many and one block becomes two.
-const ROWS: [usize; 7] = [1, 2, 3, 4, 5, 130, 300];
+const ROWS: [usize; 9] = [1, 2, 3, 4, 5, 12, 13, 130, 300];
 
 /// Work memory for some rows does for fewer, and one row needs a fraction of what a prompt does.
 #[test]

@@ -144,7 +144,7 @@ pub const ICE_ATTENTION_SHARED_QK: u32 = 4;
 /// Attention flag: inputs are known to be finite, skip the check.
 pub const ICE_ATTENTION_TRUSTED_INPUT: u32 = 8;
 /// Attention flag: exact mode may multiply queries and keys in 16-bit fixed point where that is faster (AVX-512 with VNNI,
-/// calls of more than four rows). Logits are then off by a standard error of at most stats->score_error, a few 1e-4 for
+/// calls of more than twelve rows). Logits are then off by a standard error of at most stats->score_error, a few 1e-4 for
 /// usual heads.
 pub const ICE_ATTENTION_FIXED_SCORES: u32 = 16;
 

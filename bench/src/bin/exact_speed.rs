@@ -8,6 +8,7 @@ use iceformer_core::simd::Isa;
 enum Table {
     Prefill,
     Decode,
+    Rows,
     Threads,
 }
 
@@ -42,6 +43,9 @@ fn main() -> Result<(), String> {
     let isa = isas.last().copied().unwrap_or(Isa::Scalar);
     if wanted(Table::Decode) {
         decode::table(isa, &[4096, 16384, 65536, 262_144]);
+    }
+    if wanted(Table::Rows) {
+        decode::rows(isa, &[1024, 4096, 16384, 65536]);
     }
     if wanted(Table::Threads) {
         threads::table(isa, 8192, 15);

@@ -1,8 +1,8 @@
-//! One new row per head against many keys.
+//! One new row per head against many keys, and several.
 
 use super::{noise, options, timed};
 use half::f16;
-use iceformer_core::attention::{Mask, Problem, attention, required};
+use iceformer_core::attention::{AttentionOptions, Mask, Mode, Problem, attention, required};
 use iceformer_core::mem::{Dtype, Memory, Tensor, TensorMut};
 use iceformer_core::simd::Isa;
 
@@ -35,17 +35,18 @@ impl Data {
         unsafe { Tensor::from_raw(x.as_ptr().cast(), dtype, [1, 1, self.n, self.d], [0; 3], "kv").expect("kv") }
     }
 
-    /// Seconds of one attention call with `heads` query heads.
-    fn attend(&self, isa: Isa, heads: usize, q: &[f32], out: &mut [f32]) -> f64 {
+    /// Seconds of one attention call with `rows` rows of each of `heads` query heads.
+    fn attend(&self, isa: Isa, heads: usize, rows: usize, q: &[f32], out: &mut [f32]) -> f64 {
+        let shape = [1, heads, rows, self.d];
         let problem = Problem {
-            q: Tensor::new(q, [1, heads, 1, self.d]).expect("q"),
+            q: Tensor::new(q, shape).expect("q"),
             k: self.tensor(&self.k),
             v: self.tensor(&self.v),
-            out: TensorMut::new(out, [1, heads, 1, self.d]).expect("out"),
+            out: TensorMut::new(out, shape).expect("out"),
             lse: None,
             bounds: None,
             mask: Mask::None,
-            options: options(isa, 1),
+            options: AttentionOptions { mode: Mode::Exact, ..options(isa, 1) },
         };
         let memory = Memory::system(required(&problem).expect("plan").bytes).expect("memory");
         timed(|| {
@@ -76,8 +77,8 @@ pub fn table(isa: Isa, sizes: &[usize]) {
             let mut best = [f64::INFINITY; 3];
             for _ in 0..(1 << 21) / n + 12 {
                 best[0] = best[0].min(data.read(isa));
-                best[1] = best[1].min(data.attend(isa, 1, &q[..d], &mut out[..d]));
-                best[2] = best[2].min(data.attend(isa, 4, &q, &mut out));
+                best[1] = best[1].min(data.attend(isa, 1, 1, &q[..d], &mut out[..d]));
+                best[2] = best[2].min(data.attend(isa, 4, 1, &q, &mut out));
             }
             let [read, one, four] = best;
             println!(
@@ -90,6 +91,36 @@ pub fn table(isa: Isa, sizes: &[usize]) {
                 four / one,
                 (2 * n * d * if half { 2 } else { 4 }) as f64 / read / 1e9,
             );
+        }
+    }
+}
+
+/// Rows of [`rows`].
+const ROWS: [usize; 9] = [1, 4, 5, 8, 12, 13, 16, 32, 48];
+
+/// Microseconds of a call of a few rows of each head, work memory made in it, as where guesses of the next tokens are checked; the best of
+/// many rounds.
+pub fn rows(isa: Isa, sizes: &[usize]) {
+    println!("\nA few rows a head, {}, microseconds; all heads share one KV head:\n", isa.name());
+    let join = |cells: Vec<String>| cells.join(" | ");
+    println!("| keys | d | elements | heads | {} |", join(ROWS.iter().map(|r| format!("{r} rows")).collect()));
+    println!("|---|---|---|---|{}", "---|".repeat(ROWS.len()));
+    for &n in sizes {
+        for (d, half) in [(64, true), (128, true), (64, false)] {
+            let data = Data::new(n, d, half);
+            for heads in [1, 4] {
+                let most = heads * ROWS[ROWS.len() - 1] * d;
+                let (q, mut out) = (noise(most, 1), vec![0.0; most]);
+                let mut best = [f64::INFINITY; ROWS.len()];
+                for _ in 0..(1 << 19) / n + 12 {
+                    for (best, rows) in best.iter_mut().zip(ROWS) {
+                        let len = heads * rows * d;
+                        *best = best.min(data.attend(isa, heads, rows, &q[..len], &mut out[..len]));
+                    }
+                }
+                let cells = best.iter().map(|s| format!("{:.0}", s * 1e6)).collect();
+                println!("| {n} | {d} | {} | {heads} | {} |", if half { "f16" } else { "f32" }, join(cells));
+            }
         }
     }
 }

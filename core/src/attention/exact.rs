@@ -129,7 +129,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Allocates everything that [`attend`] uses for these dimensions and up to `rows` rows a call: much less for four or
+    /// Allocates everything that [`attend`] uses for these dimensions and up to `rows` rows a call: much less for twelve or
     /// fewer, otherwise the same whatever their number.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Work {
         m.finish().map(|()| work)
     }
 
-    /// Makes calls of more than four rows multiply queries and keys in 16-bit fixed point.
+    /// Makes calls of more than twelve rows multiply queries and keys in 16-bit fixed point.
     ///
     /// # Errors
     /// `NoMemory`, `Budget`.
@@ -203,7 +203,7 @@ impl Work {
 /// logits into `lse[..n]`. A row that sees nothing gives zeros and -inf. Returns the number of query-key pairs visible by
 /// position and padding. Never allocates.
 ///
-/// A row's bits do not depend on the rows it is attended with, as long as there are more than four: fewer are attended
+/// A row's bits do not depend on the rows it is attended with, as long as there are more than twelve: fewer are attended
 /// another way, made for decoding.
 ///
 /// # Panics
@@ -297,8 +297,8 @@ fn attend_queries(
     pairs
 }
 
-/// Sums over the visible keys of some ranges, left in the work memory: [`Work::partial`] reads them. For more than four
-/// rows, at most a row block. Sinks are inside the first range or outside all.
+/// Sums over the visible keys of some ranges, left in the work memory, which is for more than twelve rows: [`Work::partial`]
+/// reads them. At most a row block. Sinks are inside the first range or outside all.
 pub(super) fn attend_ranges(
     isa: Isa,
     head: &Head<'_>,

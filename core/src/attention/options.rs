@@ -55,7 +55,7 @@ pub struct AttentionOptions {
     /// shared-QK transformers of the paper's comparison with Reformer). The key tensor is not read.
     pub shared_qk: bool,
     /// Exact mode may multiply queries and keys in 16-bit fixed point where that is faster (AVX-512 with VNNI, more than
-    /// four rows): logits are then off by a standard error that the statistics name, a few 1e-4 for usual heads.
+    /// twelve rows): logits are then off by a standard error that the statistics name, a few 1e-4 for usual heads.
     pub fixed_scores: bool,
     /// Bound the output error of every row, relative to its output: in the statistics, and by row in
     /// [`Problem::bounds`](super::Problem::bounds). Not in top-k mode. Scores stay f32 whatever `fixed_scores` says.

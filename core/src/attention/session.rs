@@ -1,6 +1,6 @@
 //! A session: the KV cache of one layer with its index or cells, for decoders that append tokens and attend with the newest.
 
-use super::accelerated::{self, Accelerated, Proving, Rule};
+use super::accelerated::{self, APART, Accelerated, Proving, Rule};
 use super::cache::HeadCache;
 use super::certificate::Certificate;
 use super::dense::{Dense, PIECE, most_pieces};
@@ -273,7 +273,7 @@ impl Session {
         let o = &self.options;
         let short = self.len < o.least();
         // A few rows wait for memory rather than for arithmetic, of which cells save less.
-        let few = o.dense_below == 0 && rows <= FEW;
+        let few = o.dense_below == 0 && rows <= APART;
         let pays = o.least().max(if few { DECODE_BELOW } else { SEGMENT });
         match o.attention.mode {
             Mode::TopK if short || self.top_k() >= self.len => (Mode::Exact, Reason::Short),
@@ -282,7 +282,7 @@ impl Session {
             Mode::Accelerated | Mode::Auto if short || !o.has_cells() => (Mode::Exact, Reason::Short),
             Mode::Accelerated => (Mode::Accelerated, Reason::Requested),
             Mode::Auto if !masking.any_sees(0, rows, pays) => (Mode::Exact, Reason::Short),
-            Mode::Auto if rows <= FEW && self.rests() => (Mode::Exact, Reason::Diffuse),
+            Mode::Auto if rows <= APART && self.rests() => (Mode::Exact, Reason::Diffuse),
             Mode::Auto => (Mode::Accelerated, Reason::Cheaper),
             Mode::Exact => (Mode::Exact, Reason::Requested),
         }
@@ -309,8 +309,8 @@ impl Session {
         let o = &self.options;
         Memory::plan(plan);
         let (mut most, rows) = (Plan::new(), rows.max(1));
-        // A call of few rows takes other memory than one of many.
-        for rows in [rows.min(FEW), rows] {
+        // Calls of few rows take other memory than those of many.
+        for rows in [rows.min(APART), rows.min(FEW), rows] {
             let mut form = Plan::new();
             exact::plan(&mut form, o.dim_k, o.dim_v, rows);
             if o.attention.uses_fixed_scores(rows) {

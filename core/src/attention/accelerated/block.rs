@@ -2,6 +2,7 @@
 
 use super::super::exact::{self, Head, Queries, ROW_BLOCK};
 use super::super::few::{self, FEW, MOST};
+use super::APART;
 use super::bias::Lifted;
 use super::proof::Evidence;
 use super::rule::Rule;
@@ -52,7 +53,7 @@ impl Sizes {
             rows @ PANEL.. => rows / PANEL * PANEL,
             rows => rows,
         };
-        let few = rows <= FEW;
+        let few = rows <= APART;
         let stride = dim_v.next_multiple_of(16);
         (
             block,
@@ -82,6 +83,11 @@ impl Sizes {
     pub(super) fn roots(&self) -> usize {
         self.segments.div_ceil(ROOT) * self.queries * BLOCK
     }
+}
+
+/// Rows that the dense kernels are to have memory for: those that do not go down by themselves are summed in tiles, however few.
+fn dense(rows: usize) -> usize {
+    if rows <= APART { rows } else { rows.max(FEW + 1) }
 }
 
 /// Lists of rows by child.
@@ -219,7 +225,7 @@ impl Work {
     pub(crate) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) {
         let (_, s) = Sizes::new(dim_k, dim_v, group, rows, keys);
         let n = s.queries;
-        exact::plan(plan, dim_k, dim_v, rows);
+        exact::plan(plan, dim_k, dim_v, dense(rows));
         for len in
             [(n * s.q_stride).max(2 * s.dim_k), n * s.stride, n, n, n, n, n, n, n, n, n, n, n, n * BLOCK, n * BLOCK]
         {
@@ -279,7 +285,7 @@ impl Work {
         every.iter_mut().enumerate().for_each(|(i, x)| *x = i as u16);
         Ok(Work {
             sizes: s,
-            dense: exact::Work::new_in(memory, dim_k, dim_v, rows)?,
+            dense: exact::Work::new_in(memory, dim_k, dim_v, dense(rows))?,
             q: f((n * s.q_stride).max(2 * s.dim_k))?,
             sums: f(n * s.stride)?,
             reference: f(n)?,
@@ -354,7 +360,7 @@ impl RowBlock<'_> {
 
     /// Whether the rows are so few that the dense kernels take them another way.
     pub(super) fn is_few(&self, work: &Work) -> bool {
-        self.n <= FEW && work.sizes.few
+        self.n <= APART && work.sizes.few
     }
 
     /// Everything before the walk but the limits: exact sums over what is not in usable segments, queries, estimates.

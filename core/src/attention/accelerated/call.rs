@@ -4,13 +4,12 @@ use super::super::call::{exactly, in_parts};
 use super::super::certificate::longest;
 use super::super::clock;
 use super::super::exact::Head;
-use super::super::few::FEW;
 use super::super::problem::{AttentionStats, Checked, Problem};
 use super::super::{Mode, Reason};
 use super::all::{Accelerated, most_pieces, runs};
 use super::hope::{ALIKE, hopeless};
 use super::ladder::{Deal, Trial, Trials};
-use super::{Proving, Rule, Work, bias};
+use super::{APART, Proving, Rule, Work, bias};
 use crate::cells::{Alike, Cells, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Objects, Plan, Rows};
@@ -38,7 +37,7 @@ fn run_of(heads: usize, threads: usize) -> usize {
 
 /// Whether keys come in an order of their own: all rows see the same, and are more than a few, which would not repay it.
 fn reorders(c: &Checked<'_>) -> bool {
-    c.masking.shows_all() && c.rows_q > FEW
+    c.masking.shows_all() && c.rows_q > APART
 }
 
 /// Heads that a part builds, its room for their order, where it may choose one, and for what a bias makes padding.
@@ -91,7 +90,7 @@ pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
 
 /// Whether rows get what trials of their heads say: not a few rows, nor where bounds say it.
 fn tries(c: &Checked<'_>) -> bool {
-    c.rows_q > FEW && !c.options.verified
+    c.rows_q > APART && !c.options.verified
 }
 
 /// Trials of a call.

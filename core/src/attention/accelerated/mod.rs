@@ -30,6 +30,9 @@
 //! coordinates weighs what these say: of an opened cell only the keys that stand out are scored exactly. Their error is predicted after they have walked, and they walk again; in auto mode a head
 //! whose cells do not serve them is left alone for a while (`rest` of the cells).
 
+/// Up to so many rows of a head go down by themselves, as in decoding.
+pub(super) const APART: usize = 4;
+
 mod all;
 mod bias;
 mod block;
