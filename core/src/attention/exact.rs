@@ -72,15 +72,22 @@ impl Sizes {
         let block = (65536 / (dim_k + dim_v).max(1)).clamp(32, 512) & !(KEYS - 1);
         // Rows a multiple of a page apart would fall on the same few cache lines.
         let pad = |n: usize| if n.is_multiple_of(1024) { n + 16 } else { n };
-        let rows = if PANELS && rows > FEW { ROW_BLOCK } else { MOST };
+        // Whole panels of a row block, so that a short call neither takes nor touches what a long one needs.
+        let rows = if PANELS && rows > FEW { rows.min(ROW_BLOCK).next_multiple_of(PANEL) } else { MOST };
         Sizes { rows, block, key_stride: pad(dim_k), value_stride: pad(dim_v.next_multiple_of(16)), dim_k }
+    }
+
+    /// Whether there is room for tiles: rows of a few are no whole panel.
+    fn has_tiles(&self) -> bool {
+        const { assert!(!MOST.is_multiple_of(PANEL)) };
+        self.rows != MOST
     }
 
     /// Elements of `q, k, v, scores, sums, state, row`.
     fn lens(&self) -> [usize; 7] {
-        let (keys, values, scores) = match self.rows {
-            ROW_BLOCK => (self.block, self.block, (self.block + KEYS) * PANEL),
-            _ => (few::block(self), 0, few::scores(self)),
+        let (keys, values, scores) = match self.has_tiles() {
+            true => (self.block, self.block, (self.block + KEYS) * PANEL),
+            false => (few::block(self), 0, few::scores(self)),
         };
         [
             self.rows * self.dim_k,
@@ -117,6 +124,7 @@ pub struct Work {
     pub(super) q: Buf<f32>,
     /// Empty until keys must be converted.
     pub(super) k: Buf<f32>,
+    /// Empty until values must be packed.
     v: Buf<f32>,
     pub(super) scores: Buf<f32>,
     pub(super) sums: Buf<f32>,
@@ -130,7 +138,7 @@ pub struct Work {
 
 impl Work {
     /// Allocates everything that [`attend`] uses for these dimensions and up to `rows` rows a call: much less for twelve or
-    /// fewer, otherwise the same whatever their number.
+    /// fewer, and as much for [`ROW_BLOCK`] as for more.
     ///
     /// # Errors
     /// `NoMemory`, `Budget`.
@@ -142,7 +150,7 @@ impl Work {
             sizes,
             q: m.filled(q, 0.0),
             k: m.room(k),
-            v: m.filled(v, 0.0),
+            v: m.room(v),
             scores: m.filled(scores, 0.0),
             sums: m.filled(sums, 0.0),
             state: m.filled(state, 0.0),
@@ -174,10 +182,10 @@ impl Work {
         assert!(SHARED_QK || !head.shared_qk, "this build has no shared query-key mode");
         let keys = if head.shared() { head.q } else { head.k };
         assert!(keys.cols() == head.q.cols() && keys.rows() == head.v.rows());
-        let most = if self.sizes.rows == ROW_BLOCK { ROW_BLOCK } else { FEW };
+        let most = if self.sizes.has_tiles() { self.sizes.rows } else { FEW };
         let sizes = Sizes::new(head.q.cols(), head.v.cols(), most);
         assert!(sizes.lens() == self.sizes.lens() && sizes.block == self.sizes.block);
-        assert!(rows <= FEW || most > FEW);
+        assert!(rows <= most);
     }
 
     /// Resets the state and the sums of `rows` rows.
@@ -358,7 +366,7 @@ impl Many<'_, '_> {
             None => tile::pack_queries(s, &head.q, |r| queries.at(r), rows, &mut self.work.q),
         }
         let Work { sizes, q, k, v, scores, sums, state, seen, spans, fixed, .. } = &mut *self.work;
-        let (maxima, weights) = state.split_at_mut(ROW_BLOCK);
+        let (maxima, weights) = state.split_at_mut(sizes.rows);
         let total = head.v.rows();
         let mut begin = 0;
         while begin < total {
@@ -555,11 +563,12 @@ pub(super) fn block_of_keys<'a, S: Simd>(
 
 /// Values `first..first + n`, packed into `buf` where tiles cannot read them as they lie.
 #[inline(always)]
-fn block_of_values<'a, S: Simd>(s: S, head: &Head<'a>, first: usize, n: usize, buf: &'a mut [f32]) -> Values<'a> {
+fn block_of_values<'a, S: Simd>(s: S, head: &Head<'a>, first: usize, n: usize, buf: &'a mut Buf<f32>) -> Values<'a> {
     let rows = head.v.slice(first, n);
     match Values::in_place::<S>(rows) {
         Some(values) if !awkward(&rows) => values,
         _ => {
+            buf.fill_up(0.0);
             tile::pack_values(s, &rows, buf);
             Values::Packed { data: buf, count: n, cols: rows.cols() }
         }
