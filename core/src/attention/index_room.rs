@@ -281,7 +281,7 @@ fn sparse(
     };
     let all = Accelerated {
         q: Tensor::of(head.q),
-        kv: |_, _| (head.k, head.v, cells),
+        kv: &|_, _| (head.k, head.v, cells),
         heads_kv: 1,
         keys,
         out: &TensorMut::of(out),

@@ -512,12 +512,13 @@ impl Session {
         if masking.biases().is_some() {
             work = work.lifted(memory)?;
         }
+        let source = |_: usize, head: usize| {
+            let head = &self.heads[head];
+            (head.keys(), head.values(), head.cells().unwrap_or_else(|| unreachable!("every head has cells")))
+        };
         let all = Accelerated {
             q,
-            kv: |_, head: usize| {
-                let head = &self.heads[head];
-                (head.keys(), head.values(), head.cells().unwrap_or_else(|| unreachable!("every head has cells")))
-            },
+            kv: &source,
             keys: self.len,
             heads_kv: o.heads_kv,
             out,

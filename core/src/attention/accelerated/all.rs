@@ -38,10 +38,13 @@ const MOST_ALONE: usize = 4;
 /// Rules of the ladder from one way of a few rows to the next: a quarter of the thresholds.
 const QUARTER: usize = 4;
 
-/// All heads of a problem; `kv` gives keys, values and cells of a (batch, KV head).
-pub(crate) struct Accelerated<'a, F> {
+/// Keys, values and cells of a (batch, KV head). Asked once a block, so that one copy of the code does for all who attend.
+pub(crate) type Source<'a> = dyn Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells) + Sync + 'a;
+
+/// All heads of a problem.
+pub(crate) struct Accelerated<'a> {
     pub(crate) q: Tensor<'a>,
-    pub(crate) kv: F,
+    pub(crate) kv: &'a Source<'a>,
     pub(crate) heads_kv: usize,
     /// Keys that the work memory is for.
     pub(crate) keys: usize,
@@ -85,7 +88,7 @@ pub(crate) fn most_pieces(shape: [usize; 4], heads_kv: usize, dim_v: usize, keys
     batch * heads_kv * rows.div_ceil(rows_of([dim_k, dim_v], heads / heads_kv, rows, keys, whole))
 }
 
-impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells)> Accelerated<'a, F> {
+impl<'a> Accelerated<'a> {
     /// Part `ith` of `nth`, added to the statistics. What is computed for a row does not depend on `nth`.
     pub(crate) fn run(
         &self,

@@ -203,12 +203,13 @@ pub(crate) fn call(
     };
     in_parts(&mut builders, build, &mut stats)?;
     drop(builders);
+    let source = |batch: usize, head: usize| {
+        let (k, v) = kv(batch, head);
+        (k, v, &cells[batch * c.heads_kv + head])
+    };
     let mut all = Accelerated {
         q: problem.q,
-        kv: |batch, head| {
-            let (k, v) = kv(batch, head);
-            (k, v, &cells[batch * c.heads_kv + head])
-        },
+        kv: &source,
         heads_kv: c.heads_kv,
         keys: c.rows_kv,
         out: &problem.out,
@@ -253,8 +254,8 @@ pub(crate) fn call(
 type Trying<'a> = (&'a mut Work, &'a mut [Trial]);
 
 /// Trials of all heads, and what follows from them, layer by layer: the same for any number of parts. `room` is for these.
-fn try_all<'a, 'b>(
-    all: &Accelerated<'a, impl Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells) + Sync>,
+fn try_all<'b>(
+    all: &Accelerated<'_>,
     trials: &'b mut Trials,
     deal: Deal,
     works: &'b mut [Work],
