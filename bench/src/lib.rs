@@ -17,5 +17,6 @@ pub mod paper;
 pub mod peak;
 pub mod place;
 pub mod plot;
+pub mod prefill;
 pub mod retrieval;
 pub mod speed;

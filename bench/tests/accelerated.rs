@@ -2,6 +2,8 @@
 
 use iceformer_bench::accelerated::{Outcome, Settings, Way, study};
 use iceformer_bench::heads::{self, Layer};
+use iceformer_bench::prefill::{Prefill, prefill};
+use iceformer_core::attention::Mode;
 use iceformer_core::attention::accelerated::Rule;
 use std::path::Path;
 
@@ -71,4 +73,19 @@ fn auto_leaves_noise_exact() {
         assert_eq!((o.pairs, o.cells), (o.pairs_dense, 0), "{rows} rows");
         assert!(o.mean() < 1e-5, "{rows} rows: {}", o.mean());
     }
+}
+
+/// A prompt in batches through a session, which is judged by what trials of the batches before found.
+#[test]
+fn prompts_in_batches_keep_the_tolerance() {
+    let layers = heads::load(&heads::bundled(), usize::MAX).expect("the bundled file is there");
+    let mut all = Prefill::default();
+    for layer in &layers {
+        all.add(&prefill(layer, Mode::Auto, 0.05, 512).expect("a session"));
+    }
+    let ([error, worst], pairs) = (all.error(), all.pairs[0] as f64 / all.pairs[1] as f64);
+    println!("bundled heads in batches: error {error:.4}, p99 {worst:.4}, pairs {pairs:.4}");
+    assert!(error > 0.0 && error <= 0.005, "error {error:.4}");
+    // The first 2,048 rows are attended exactly.
+    assert!(pairs <= 0.65, "pairs {pairs:.4}");
 }

@@ -402,6 +402,58 @@ fn batches_take_trials_from_each_other_and_keep_their_bits() {
     assert!(opened >= 6, "{opened} batches opened cells");
 }
 
+/// A batch after the first judges its heads by trials of the batches before, as the layer that they are: heads whose outputs are
+/// short may err by more than they do alone, and cost less.
+#[test]
+fn batches_are_judged_by_layer() {
+    const ROWS: usize = 256;
+    let (n, dims) = (12 * SEGMENT, [32, 32]);
+    let mut tokens = Tokens::new(2, dims, n, 21);
+    tokens.v[0].iter_mut().for_each(|x| *x *= 3.0);
+    tokens.k[1].iter_mut().zip(noise(n * 32, 79, 1.0)).for_each(|(x, y)| *x += y);
+    tokens.v[1].iter_mut().zip(noise(n * 32, 78, 1.0)).for_each(|(x, y)| *x += y);
+    let of = |heads: core::ops::Range<usize>| Tokens {
+        heads: heads.len(),
+        k: tokens.k[heads.clone()].to_vec(),
+        v: tokens.v[heads].to_vec(),
+        ..tokens.clone()
+    };
+    let run = |tokens: &Tokens, mode: Mode| {
+        let o = SessionOptions { dense_below: SEGMENT, ..options(tokens, 2, mode) };
+        let (mut session, mut outs, mut pairs) = (Session::new_in(&o, &memory(0)).unwrap(), Vec::new(), 0);
+        while session.len() < n {
+            let from = session.len();
+            tokens.append(&mut session, from, from + ROWS);
+            session.commit().unwrap();
+            let (outcome, stats) = attend_all(&session, ROWS, None, 1);
+            if from >= n / 2 {
+                outs.push(outcome.out);
+                pairs += stats.pairs;
+            }
+        }
+        (outs, pairs)
+    };
+    // Of both heads of keys, and of each alone, whose queries are those of the first.
+    let all = [0..2, 0..1, 1..2].map(of);
+    let exact = all.each_ref().map(|tokens| run(tokens, Mode::Exact).0);
+    let auto = all.each_ref().map(|tokens| run(tokens, Mode::Auto));
+    let [both, long, short] = [0, 1, 2].map(|i| error(&auto[i].0, &exact[i]));
+    assert!(short > 0.02 && both < 1.05 * long, "{both} {long} {short}");
+    let short_of = |outs: &[Vec<f32>]| -> Vec<Vec<f32>> { outs.iter().map(|x| x[x.len() / 2..].to_vec()).collect() };
+    let of_both = error(&short_of(&auto[0].0), &short_of(&exact[0]));
+    assert!(of_both > 1.2 * short, "{of_both} {short}");
+    let [both, long, short] = auto.map(|(_, pairs)| pairs);
+    assert!(4 * both < 3 * (long + short), "{both} {long} {short}");
+}
+
+/// Relative, of all outputs.
+fn error(have: &[Vec<f32>], want: &[Vec<f32>]) -> f64 {
+    let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
+        have.iter().flatten().zip(want.iter().flatten()).map(|(&a, &b)| of(f64::from(a), f64::from(b))).sum()
+    };
+    (sum(&|a, b| (a - b) * (a - b)) / sum(&|_, b| b * b)).sqrt()
+}
+
 #[test]
 fn a_tiny_tolerance_is_exact() {
     let tiny = |o: &mut AttentionOptions| o.tolerance = 1e-12;

@@ -1,6 +1,7 @@
 //! Keys and values of one KV head, in token order, with their index in top-k mode and their cells in accelerated mode.
 
 use super::SessionOptions;
+use super::accelerated::{Lead, Led};
 use super::certificate::length;
 use super::head_topk::index_options;
 use crate::cells::{Cells, SEGMENT};
@@ -138,6 +139,8 @@ pub struct HeadCache {
     index: Option<Part<Index, { TOP_K as usize }>>,
     /// Segments of tokens 0, SEGMENT, 2 SEGMENT.. however they were appended.
     cells: Option<Part<Cells, { ACCELERATED as usize }>>,
+    /// What trials of the cells found.
+    lead: Part<Lead, { ACCELERATED as usize }>,
     isa: Isa,
     published: usize,
     pending: usize,
@@ -190,6 +193,7 @@ impl HeadCache {
             values: Store::new(memory, o.kv_dtype, o.capacity.saturating_mul(o.dim_v))?,
             index,
             cells,
+            lead: Part::of(Lead::default),
             isa: o.isa(),
             published: 0,
             pending: 0,
@@ -367,13 +371,16 @@ impl HeadCache {
         self.failed
     }
 
-    pub(super) fn publish(&mut self) {
+    /// Shows what was appended. Returns whether trials have found something, so that heads are to be settled.
+    pub(super) fn publish(&mut self) -> bool {
+        let pending = core::mem::take(&mut self.pending);
+        self.published += pending;
         if ACCELERATED && let Some(cells) = &mut self.cells {
             cells.publish();
-            cells.grow(self.pending);
+            cells.grow(pending);
+            return self.lead.grow(pending, self.published);
         }
-        self.published += self.pending;
-        self.pending = 0;
+        false
     }
 
     pub(super) fn truncate(&mut self, len: usize) {
@@ -387,6 +394,9 @@ impl HeadCache {
         if ACCELERATED && let Some(cells) = &mut self.cells {
             let keys = self.keys.rows(self.published, self.dim_k);
             let values = self.values.rows(self.published, self.dim_v);
+            if len / SEGMENT < cells.built() {
+                *self.lead = Lead::default();
+            }
             cells.truncate(self.isa, &keys, &values, len / SEGMENT);
         }
     }
@@ -430,6 +440,7 @@ impl HeadCache {
         }
         if ACCELERATED && let Some(cells) = &mut self.cells {
             cells.clear();
+            *self.lead = Lead::default();
         }
     }
 
@@ -457,5 +468,15 @@ impl HeadCache {
 
     pub(super) fn index(&self) -> Option<&Index> {
         self.index.as_deref()
+    }
+}
+
+impl Led for HeadCache {
+    fn lead(&self) -> &Lead {
+        &self.lead
+    }
+
+    fn lead_mut(&mut self) -> &mut Lead {
+        &mut self.lead
     }
 }

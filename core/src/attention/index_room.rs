@@ -291,6 +291,7 @@ fn sparse(
         softcap: head.softcap,
         rule: *rule,
         trials: None,
+        leads: None,
         proof: None,
         isa,
     };

@@ -1,6 +1,6 @@
 //! A session: the KV cache of one layer with its index or cells, for decoders that append tokens and attend with the newest.
 
-use super::accelerated::{self, APART, Accelerated, Proving, Rule};
+use super::accelerated::{self, APART, Accelerated, Led, Proving, Rule};
 use super::cache::HeadCache;
 use super::certificate::Certificate;
 use super::dense::{Dense, PIECE, most_pieces};
@@ -214,7 +214,10 @@ impl Session {
             self.roll_back();
             return Err(e);
         }
-        self.heads.iter_mut().for_each(HeadCache::publish);
+        let found = self.heads.iter_mut().fold(false, |found, head| head.publish() | found);
+        if ACCELERATED && found {
+            accelerated::settle(&mut self.heads, self.options.attention.tolerance);
+        }
         self.len += pending;
         Ok(())
     }
@@ -516,6 +519,7 @@ impl Session {
             let head = &self.heads[head];
             (head.keys(), head.values(), head.cells().unwrap_or_else(|| unreachable!("every head has cells")))
         };
+        let leads = |head: usize| self.heads[head].lead();
         let all = Accelerated {
             q,
             kv: &source,
@@ -528,6 +532,7 @@ impl Session {
             softcap: o.attention.softcap,
             rule: Rule::new(o.attention.tolerance, auto),
             trials: None,
+            leads: if auto { Some(&leads) } else { None },
             proof: self
                 .certificate(masking, out)
                 .map(|certificate| Proving { certificate, verified: o.attention.verified }),

@@ -9,7 +9,6 @@ mod alike;
 mod beyond;
 mod build;
 mod coords;
-mod lead;
 mod rest;
 
 use crate::error::Result;
@@ -23,7 +22,6 @@ use beyond::Bounds;
 use build::Bench;
 pub(crate) use coords::Coords;
 use half::f16;
-use lead::Lead;
 use rest::Rest;
 
 /// Keys of a segment.
@@ -196,7 +194,6 @@ pub struct Cells {
     bounds: Option<Bounds>,
     bench: Bench,
     rest: Rest,
-    lead: Lead,
 }
 
 impl Cells {
@@ -242,7 +239,6 @@ impl Cells {
             bounds: None,
             bench: Bench::new(memory, dim_k, dim_v)?,
             rest: Rest::default(),
-            lead: Lead::default(),
         })
     }
 
@@ -312,15 +308,9 @@ impl Cells {
         &self.rest
     }
 
-    /// What the last trial found.
-    pub(crate) fn lead(&self) -> &Lead {
-        &self.lead
-    }
-
     /// After so many tokens were appended and [published](Cells::publish).
     pub(crate) fn grow(&mut self, tokens: usize) {
         self.rest.grow(tokens);
-        self.lead.grow(tokens);
     }
 
     /// Complete segments.
@@ -394,7 +384,6 @@ impl Cells {
             return;
         }
         self.built = segments;
-        self.lead = Lead::default();
         self.leaves.moment.fill(0.0);
         self.nodes.moment.fill(0.0);
         for at in 0..segments {

@@ -8,6 +8,7 @@ use super::super::problem::AttentionStats;
 use super::block::{RowBlock, Sizes, Work};
 use super::cost::of_few;
 use super::ladder::{LADDER, Trial, Trials};
+use super::lead::Lead;
 use super::proof::Proving;
 use super::rule::Rule;
 use super::walk::Watch;
@@ -21,6 +22,11 @@ const LED: usize = 8;
 
 /// As often as cells hold so many keys, as many more rows share one: what a trial costs grows with the keys.
 const LONG: usize = 16_384;
+
+/// Times as many rows share a prediction against so many keys.
+pub(super) fn stretch(keys: usize) -> usize {
+    (keys / LONG).max(1)
+}
 
 /// Times the tolerance that the predicted error of a few rows may reach before they walk again.
 const FAR_OFF: f64 = 2.0;
@@ -41,6 +47,9 @@ const QUARTER: usize = 4;
 /// Keys, values and cells of a (batch, KV head). Asked once a block, so that one copy of the code does for all who attend.
 pub(crate) type Source<'a> = dyn Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Cells) + Sync + 'a;
 
+/// What trials of a KV head found.
+pub(crate) type Leads<'a> = dyn Fn(usize) -> &'a Lead + Sync + 'a;
+
 /// All heads of a problem.
 pub(crate) struct Accelerated<'a> {
     pub(crate) q: Tensor<'a>,
@@ -56,6 +65,8 @@ pub(crate) struct Accelerated<'a> {
     pub(crate) rule: Rule,
     /// What was found for each run of rows, where that was done before.
     pub(in crate::attention) trials: Option<&'a Trials>,
+    /// Where what is found is kept for the next call, by KV head.
+    pub(in crate::attention) leads: Option<&'a Leads<'a>>,
     /// Certificates, where they are asked for.
     pub(in crate::attention) proof: Option<Proving<'a>>,
     pub(crate) isa: Isa,
@@ -74,7 +85,7 @@ fn narrow(group: usize) -> usize {
 
 /// Rows that share a trial, against so many keys.
 fn run_of(group: usize, keys: usize) -> usize {
-    LED * narrow(group) * (keys / LONG).max(1)
+    LED * narrow(group) * stretch(keys)
 }
 
 /// Runs of rows that share a trial.
@@ -111,7 +122,7 @@ impl<'a> Accelerated<'a> {
             let way = match (self.trials, verdict) {
                 (Some(trials), _) => trials.way(run, of),
                 (_, Some((last, way))) if last == (of, run) => way,
-                _ => self.lead(&self.leading(&head, of, run), rows, work),
+                _ => self.lead(&self.leading(&head, of, run), of, rows, work),
             };
             verdict = Some(((of, run), way));
             match watch {
@@ -172,19 +183,18 @@ impl<'a> Accelerated<'a> {
         self.rows(head, of, end - end.min(self.step()).min(narrow(self.group()))..end)
     }
 
-    /// [`choose`](Self::choose) for the blocks of a call; in auto mode by what was chosen for the rows of the call before, where they
-    /// are no more than share one prediction. That exact attention is better is not passed on: contexts grow.
-    fn lead(&self, b: &RowBlock<'_>, rows: usize, work: &mut Work) -> Option<usize> {
+    /// [`choose`](Self::choose) for the blocks of a call of group `of`; where what trials find is kept, by what was chosen for the rows
+    /// of the calls before, where they are no more than share one prediction.
+    fn lead(&self, b: &RowBlock<'_>, of: usize, rows: usize, work: &mut Work) -> Option<usize> {
         let shared = rows <= LED * narrow(b.group);
-        let tries = self.is_auto() && shared && !b.is_few(work) && self.verified().is_none();
-        if let Some(times) = b.cells.lead().way().filter(|_| tries) {
+        let leads = self.leads.filter(|_| shared && !b.is_few(work) && self.verified().is_none());
+        let Some(lead) = leads.map(|leads| leads(of)) else { return self.choose(b, work) };
+        if let Some(times) = lead.way() {
             return Some(times);
         }
-        let way = self.choose(b, work);
-        if let Some(times) = way.filter(|_| tries && b.find_usable(work) > 0) {
-            b.cells.lead().note(times);
-        }
-        way
+        let trial = self.try_rules(b, work);
+        lead.note(&trial);
+        lead.or_as_before(trial.alone(f64::from(self.rule.error)))
     }
 
     /// The first of the rules under which a block is predicted to keep the error, if it is predicted to be cheaper than

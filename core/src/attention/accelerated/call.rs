@@ -219,6 +219,7 @@ pub(crate) fn call(
         softcap: c.options.softcap,
         rule,
         trials: None,
+        leads: None,
         proof: c.options.certificate.then(|| Proving {
             certificate: c.certificate(problem, [longest(&problem.k), longest(&problem.v)]),
             verified: c.options.verified,

@@ -50,10 +50,10 @@ pub(super) struct Trial {
     steps: [Step; LADDER],
     len: usize,
     /// Rows tried, and what they stand for exactly, in pairs.
-    rows: usize,
-    pairs: f64,
+    pub(super) rows: usize,
+    pub(super) pairs: f64,
     /// Whether the last step keeps the tolerance: exact attention comes after one that does not.
-    keeps: bool,
+    pub(super) keeps: bool,
     /// The step chosen; `len` is exact attention.
     chosen: usize,
 }
@@ -87,7 +87,13 @@ impl Trial {
         (!self.keeps && next < LADDER).then_some(next)
     }
 
-    fn push(&mut self, times: usize, of: Rehearsed) {
+    /// What the rules made of it, one after the other, from the one that is not tightened on.
+    pub(super) fn rules(&self) -> impl ExactSizeIterator<Item = Rehearsed> {
+        self.steps[..self.len].iter().map(|step| step.of)
+    }
+
+    /// The rule tightened `times` times made `of` of it; those before are there.
+    pub(super) fn push(&mut self, times: usize, of: Rehearsed) {
         self.steps[self.len] = Step { times, of };
         self.len += 1;
     }
@@ -105,7 +111,7 @@ impl Trial {
     }
 
     /// Times to tighten the rule; none stands for exact attention.
-    fn way(&self) -> Option<usize> {
+    pub(super) fn way(&self) -> Option<usize> {
         self.steps[..self.len].get(self.chosen).map(|step| step.times)
     }
 
@@ -143,54 +149,63 @@ impl Trial {
     }
 }
 
-/// Chooses for the groups of heads of one layer, `groups` of them, which `place` finds among all trials: tightens their rules until
-/// the layer keeps the tolerance, and none of them errs far more; then loosens again what need not be as tight for that.
-/// O(groups^2 x rules^2).
-fn judge(trials: &mut [Trial], groups: usize, place: impl Fn(usize) -> usize, tolerance: f64) {
+/// Trials of the groups of heads of one layer.
+pub(super) trait Layer {
+    fn groups(&self) -> usize;
+    fn trial(&self, group: usize) -> &Trial;
+    fn trial_mut(&mut self, group: usize) -> &mut Trial;
+}
+
+/// What is wrong with a layer as it is chosen, all of it, and rows that say so.
+fn whole(layer: &dyn Layer) -> (f64, f64, usize) {
+    let mut of = (0.0, 0.0, 0);
+    for trial in (0..layer.groups()).map(|group| layer.trial(group)) {
+        let at = trial.at(trial.chosen);
+        of = (of.0 + at.wrong, of.1 + at.all, of.2 + trial.rows);
+    }
+    of
+}
+
+/// Chooses for the groups of heads of one layer: tightens their rules until the layer keeps the tolerance, and none of them errs
+/// far more; then loosens again what need not be as tight for that. O(groups^2 x rules^2).
+pub(super) fn judge(layer: &mut dyn Layer, tolerance: f64) {
+    let groups = layer.groups();
     for group in 0..groups {
-        let trial = &mut trials[place(group)];
+        let trial = layer.trial_mut(group);
         trial.chosen = trial.first_within(ALONE * tolerance);
     }
-    // The layer as it is chosen: what is wrong with it, all of it, and rows that say so.
-    let layer = |trials: &[Trial]| {
-        let mut of = (0.0, 0.0, 0);
-        for trial in (0..groups).map(|group| &trials[place(group)]) {
-            let at = trial.at(trial.chosen);
-            of = (of.0 + at.wrong, of.1 + at.all, of.2 + trial.rows);
-        }
-        of
-    };
     loop {
-        let (wrong, all, rows) = layer(trials);
+        let (wrong, all, rows) = whole(layer);
         if error(wrong, all, rows) <= tolerance {
             break;
         }
         let mut best: Option<(usize, usize, f64)> = None;
-        for at in (0..groups).map(&place) {
-            if let Some((to, worth)) = trials[at].next().filter(|next| best.is_none_or(|best| next.1 > best.2)) {
-                best = Some((at, to, worth));
+        for group in 0..groups {
+            let next = layer.trial(group).next();
+            if let Some((to, worth)) = next.filter(|next| best.is_none_or(|best| next.1 > best.2)) {
+                best = Some((group, to, worth));
             }
         }
-        let Some((at, to, _)) = best else { return };
-        trials[at].chosen = to;
+        let Some((group, to, _)) = best else { return };
+        layer.trial_mut(group).chosen = to;
     }
     loop {
-        let (wrong, all, rows) = layer(trials);
+        let (wrong, all, rows) = whole(layer);
         let mut best: Option<(usize, usize, f64)> = None;
-        for at in (0..groups).map(&place) {
-            let trial = &trials[at];
+        for group in 0..groups {
+            let trial = layer.trial(group);
             let now = trial.at(trial.chosen);
             for to in trial.first_within(ALONE * tolerance)..trial.chosen {
                 let then = trial.at(to);
                 let (spared, wrong, all) =
                     (now.cost - then.cost, wrong - now.wrong + then.wrong, all - now.all + then.all);
                 if spared > best.map_or(0.0, |best| best.2) && error(wrong, all, rows) <= tolerance {
-                    best = Some((at, to, spared));
+                    best = Some((group, to, spared));
                 }
             }
         }
-        let Some((at, to, _)) = best else { return };
-        trials[at].chosen = to;
+        let Some((group, to, _)) = best else { return };
+        layer.trial_mut(group).chosen = to;
     }
 }
 
@@ -255,7 +270,7 @@ impl Trials {
         let deal = self.deal;
         for run in 0..deal.runs {
             for first in (0..deal.heads).step_by(layer) {
-                judge(&mut self.list, layer, |group| deal.place(run, first + group), tolerance);
+                judge(&mut Dealt { list: &mut self.list, deal, run, first, groups: layer }, tolerance);
             }
         }
     }
@@ -263,6 +278,29 @@ impl Trials {
     /// Times to tighten the rule for a run of rows and a group of heads; none stands for exact attention.
     pub(super) fn way(&self, run: usize, head: usize) -> Option<usize> {
         self.list[self.deal.place(run, head)].way()
+    }
+}
+
+/// Trials of a layer among those of all parts: `groups` groups of heads from the `first` on, of one run of rows.
+struct Dealt<'a> {
+    list: &'a mut [Trial],
+    deal: Deal,
+    run: usize,
+    first: usize,
+    groups: usize,
+}
+
+impl Layer for Dealt<'_> {
+    fn groups(&self) -> usize {
+        self.groups
+    }
+
+    fn trial(&self, group: usize) -> &Trial {
+        &self.list[self.deal.place(self.run, self.first + group)]
+    }
+
+    fn trial_mut(&mut self, group: usize) -> &mut Trial {
+        &mut self.list[self.deal.place(self.run, self.first + group)]
     }
 }
 
@@ -290,8 +328,23 @@ mod tests {
         trial
     }
 
+    /// One group after the other.
+    impl Layer for &mut [Trial] {
+        fn groups(&self) -> usize {
+            self.len()
+        }
+
+        fn trial(&self, group: usize) -> &Trial {
+            &self[group]
+        }
+
+        fn trial_mut(&mut self, group: usize) -> &mut Trial {
+            &mut self[group]
+        }
+    }
+
     fn judged<const N: usize>(mut trials: [Trial; N]) -> Vec<Option<usize>> {
-        judge(&mut trials, N, |group| group, TOLERANCE);
+        judge(&mut trials.as_mut_slice(), TOLERANCE);
         trials.iter().map(Trial::way).collect()
     }
 
@@ -350,7 +403,7 @@ mod tests {
                 })
                 .collect();
             let mut chosen = trials.clone();
-            judge(&mut chosen, 3, |group| group, TOLERANCE);
+            judge(&mut chosen.as_mut_slice(), TOLERANCE);
             let at: Vec<usize> = chosen.iter().map(|t| t.chosen).collect();
             let (left, cost) = of(&trials, &at);
             assert!(left <= TOLERANCE, "{left}");

@@ -23,8 +23,8 @@
 //! Unless a study asks otherwise, 256 rows in 2,048 (in 4,096 where there are 32,768 keys, and so on) attend a few of them by
 //! cells and exactly, to know cost and error: thresholds tighten, or exact attention takes the blocks, where that is what the tolerance or the time asks
 //! for. See `trial`. A call makes the trials of all its heads first and judges them by layer (`ladder`); a session, whose parts
-//! do not wait for each other, judges heads that share keys and values by themselves, and in auto mode the rows of its next appends
-//! go by what was found (`lead` of the cells).
+//! do not wait for each other, judges heads that share keys and values by themselves, and in auto mode by layer for the rows of its
+//! next appends, which go by what was found (`lead`).
 //!
 //! A few rows, as in decoding, go down by themselves and not in lists (`few_rows` of the kernels), and what is looked at by
 //! coordinates weighs what these say: of an opened cell only the keys that stand out are scored exactly. Their error is predicted after they have walked, and they walk again; in auto mode a head
@@ -40,6 +40,7 @@ mod call;
 mod cost;
 mod hope;
 mod ladder;
+mod lead;
 mod lean;
 mod proof;
 mod rule;
@@ -52,5 +53,6 @@ pub(super) use block::Work;
 pub use call::Watch;
 pub(super) use call::{MOST_KEYS, call, fill, plan_call};
 pub(super) use hope::{ALIKE, hopeless};
+pub(super) use lead::{Lead, Led, settle};
 pub(super) use proof::Proving;
 pub use rule::Rule;
