@@ -40,6 +40,23 @@ impl Prefill {
     }
 }
 
+/// An empty session for the rows of a layer, keys and values in f16.
+///
+/// # Errors
+/// As `Session::new`.
+pub fn session(layer: &Layer, mode: Mode, tolerance: f32) -> Outcome<Session> {
+    Ok(Session::new(&SessionOptions {
+        heads_q: layer.heads_q,
+        heads_kv: layer.heads_kv,
+        dim_k: layer.dim,
+        dim_v: layer.dim,
+        capacity: layer.rows,
+        kv_dtype: Dtype::F16,
+        attention: AttentionOptions { mode, tolerance, ..AttentionOptions::default() },
+        dense_below: 0,
+    })?)
+}
+
 struct Run {
     session: Session,
     work: Place,
@@ -49,16 +66,7 @@ struct Run {
 
 impl Run {
     fn new(layer: &Layer, mode: Mode, tolerance: f32, batch: usize) -> Outcome<Run> {
-        let session = Session::new(&SessionOptions {
-            heads_q: layer.heads_q,
-            heads_kv: layer.heads_kv,
-            dim_k: layer.dim,
-            dim_v: layer.dim,
-            capacity: layer.rows,
-            kv_dtype: Dtype::F16,
-            attention: AttentionOptions { mode, tolerance, ..AttentionOptions::default() },
-            dense_below: 0,
-        })?;
+        let session = session(layer, mode, tolerance)?;
         let mut plan = Plan::new();
         session.work_plan(batch, &mut plan)?;
         let work = Place::new(&plan.finish()?);

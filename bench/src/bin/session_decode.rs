@@ -3,10 +3,11 @@
 use clap::Parser;
 use iceformer_bench::heads::{self, Layer};
 use iceformer_bench::place::Place;
+use iceformer_bench::prefill::session;
 use iceformer_core::attention::accelerated::Rule;
-use iceformer_core::attention::{AttentionOptions, Mask, Mode, Problem, Session, SessionOptions, attention_by_rule};
+use iceformer_core::attention::{AttentionOptions, Mask, Mode, Problem, Session, attention_by_rule};
 use iceformer_core::cells::SEGMENT;
-use iceformer_core::mem::{Dtype, Memory, Plan, Tensor, TensorMut};
+use iceformer_core::mem::{Memory, Plan, Tensor, TensorMut};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -51,16 +52,7 @@ struct Run {
 
 impl Run {
     fn new(layer: &Layer, mode: Mode, tolerance: f32) -> Outcome<Run> {
-        let session = Session::new(&SessionOptions {
-            heads_q: layer.heads_q,
-            heads_kv: layer.heads_kv,
-            dim_k: layer.dim,
-            dim_v: layer.dim,
-            capacity: layer.rows,
-            kv_dtype: Dtype::F16,
-            attention: AttentionOptions { mode, tolerance, ..AttentionOptions::default() },
-            dense_below: 0,
-        })?;
+        let session = session(layer, mode, tolerance)?;
         let mut plan = Plan::new();
         session.work_plan(1, &mut plan)?;
         let out = vec![0.0; layer.heads_q * layer.dim];
