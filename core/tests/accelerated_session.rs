@@ -411,7 +411,7 @@ fn batches_are_judged_by_layer() {
     let mut tokens = Tokens::new(2, dims, n, 21);
     tokens.v[0].iter_mut().for_each(|x| *x *= 3.0);
     tokens.k[1].iter_mut().zip(noise(n * 32, 79, 1.0)).for_each(|(x, y)| *x += y);
-    tokens.v[1].iter_mut().zip(noise(n * 32, 78, 1.0)).for_each(|(x, y)| *x += y);
+    tokens.v[1].iter_mut().zip(noise(n * 32, 78, 2.6)).for_each(|(x, y)| *x += y);
     let of = |heads: core::ops::Range<usize>| Tokens {
         heads: heads.len(),
         k: tokens.k[heads.clone()].to_vec(),

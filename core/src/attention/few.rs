@@ -102,6 +102,16 @@ impl Task for Finish<'_> {
 }
 
 impl Few<'_> {
+    /// Sums of loaded rows over what they see of some ranges.
+    fn sum_ranges(self, isa: Isa, ranges: &[Span], work: &mut Work) {
+        work.clear(self.heads * self.n);
+        for range in ranges {
+            look(self.head, self.queries, self.n, work);
+            clamp(&mut work.seen[..self.n], *range);
+            isa.run(Sum { few: Few { ..self }, work });
+        }
+    }
+
     #[inline(always)]
     fn run<S: Simd>(&self, s: S, work: &mut Work) {
         let (head, n, rows) = (self.head, self.n, self.heads * self.n);
@@ -240,12 +250,22 @@ pub(super) fn attend_group_ranges(
     for h in 0..heads {
         isa.run(Load { q: &q.head(head.batch, head.head + h), queries, n, at: h * n, work });
     }
-    work.clear(heads * n);
-    for range in ranges {
-        look(head, queries, n, work);
-        clamp(&mut work.seen[..n], *range);
-        isa.run(Sum { few: Few { head, heads, queries, n }, work });
-    }
+    Few { head, heads, queries, n }.sum_ranges(isa, ranges, work);
+}
+
+/// The same for one head, at most [`FEW`] rows.
+pub(super) fn attend_ranges(
+    isa: Isa,
+    head: &Head<'_>,
+    queries: Queries<'_>,
+    n: usize,
+    ranges: &[Span],
+    work: &mut Work,
+) {
+    assert!(!head.shared() && n <= FEW);
+    work.check(head, n);
+    isa.run(Load { q: &head.q, queries, n, at: 0, work });
+    Few { head, heads: 1, queries, n }.sum_ranges(isa, ranges, work);
 }
 
 /// `n` rows of one head, at most [`FEW`], into rows `at..` of `out` and `lse`; what they see is noted in the

@@ -78,7 +78,12 @@ fn rows_of(dims: [usize; 2], group: usize, rows: usize, keys: usize, whole: bool
     if whole { rows.min(narrow(group)) } else { rows }
 }
 
-/// Rows of a head that are tried, and most rows where all use the same segments: twice as many of a head that is alone.
+/// Rows of a head that are tried, of blocks of `step` rows. Neighbours do for what would have to be prepared around more of them.
+pub(super) fn tried(step: usize, group: usize) -> usize {
+    step.min(narrow(group)).div_ceil(4)
+}
+
+/// Most rows of a head where all use the same segments: twice as many of a head that is alone.
 fn narrow(group: usize) -> usize {
     if group == 1 { 2 * SEGMENT } else { SEGMENT }
 }
@@ -180,7 +185,7 @@ impl<'a> Accelerated<'a> {
     /// The last rows of a run, which speak for all of it, whoever attends them.
     fn leading<'b>(&'b self, head: &'b Head<'b>, of: usize, run: usize) -> RowBlock<'b> {
         let end = ((run + 1) * self.run_of()).min(self.q.shape()[2]);
-        self.rows(head, of, end - end.min(self.step()).min(narrow(self.group()))..end)
+        self.rows(head, of, end - end.min(tried(self.step(), self.group()))..end)
     }
 
     /// [`choose`](Self::choose) for the blocks of a call of group `of`; where what trials find is kept, by what was chosen for the rows

@@ -3,6 +3,7 @@
 use super::super::exact::{self, Head, Queries, ROW_BLOCK};
 use super::super::few::{self, FEW, MOST};
 use super::APART;
+use super::all::tried;
 use super::bias::Lifted;
 use super::proof::Evidence;
 use super::rule::Rule;
@@ -24,8 +25,8 @@ pub(super) const NUMBERED: usize = 1 << 16;
 /// Elements of queries and sums that the second-level cache holds beside everything else.
 const CACHED: usize = 3 << 16;
 
-/// One query in so many is looked at to predict what all of them cost.
-pub(super) const SAMPLED: usize = 48;
+/// One query of those tried in so many is looked at to predict what all of them cost.
+pub(super) const SAMPLED: usize = 12;
 
 /// Sizes of a block's work memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,6 +39,8 @@ pub(crate) struct Sizes {
     /// Elements from value to value and from sum to sum.
     pub(super) stride: usize,
     pub(super) segments: usize,
+    /// Queries of a trial that are looked at.
+    samples: usize,
     few: bool,
 }
 
@@ -64,6 +67,7 @@ impl Sizes {
                 q_stride: dim_k.next_multiple_of(BLOCK),
                 stride,
                 segments: keys / SEGMENT,
+                samples: (group * tried(block, group).min(rows.max(1))).div_ceil(SAMPLED),
                 few,
             },
         )
@@ -241,7 +245,7 @@ impl Work {
         }
         Buf::<f32>::plan(plan, s.opened() * BLOCK);
         for len in [s.stride, 1, s.dim_k, s.stride] {
-            Buf::<f32>::plan(plan, n.div_ceil(SAMPLED) * len);
+            Buf::<f32>::plan(plan, s.samples * len);
         }
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
@@ -256,7 +260,7 @@ impl Work {
         Buf::<[u16; 2]>::plan(plan, s.opened());
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
-        Buf::<u16>::plan(plan, n.div_ceil(SAMPLED));
+        Buf::<u16>::plan(plan, s.samples);
         Buf::<bool>::plan(plan, n);
         for len in [(s.dim_k * BLOCK).max(s.dim_v), BLOCK * s.dim_k] {
             Buf::<f32>::plan(plan, len);
@@ -316,11 +320,11 @@ impl Work {
             below: f(s.slots() * BLOCK)?,
             full: Buf::filled(memory, s.opened(), [0; 2])?,
             every,
-            sample: Buf::with_capacity(memory, n.div_ceil(SAMPLED))?,
-            kept: f(n.div_ceil(SAMPLED) * s.stride)?,
-            expected: f(n.div_ceil(SAMPLED))?,
-            asked: f(n.div_ceil(SAMPLED) * s.dim_k)?,
-            truth: f(n.div_ceil(SAMPLED) * s.stride)?,
+            sample: Buf::with_capacity(memory, s.samples)?,
+            kept: f(s.samples * s.stride)?,
+            expected: f(s.samples)?,
+            asked: f(s.samples * s.dim_k)?,
+            truth: f(s.samples * s.stride)?,
             doubt: f(n * BLOCK)?,
             settled: list(n)?,
             lost: Buf::filled(memory, n, false)?,

@@ -20,7 +20,7 @@
 //!
 //! Finite biases come along: see `bias`.
 //!
-//! Unless a study asks otherwise, 256 rows in 2,048 (in 4,096 where there are 32,768 keys, and so on) attend a few of them by
+//! Unless a study asks otherwise, 64 rows in 2,048 (in 4,096 where there are 32,768 keys, and so on) attend a few of them by
 //! cells and exactly, to know cost and error: thresholds tighten, or exact attention takes the blocks, where that is what the tolerance or the time asks
 //! for. See `trial`. A call makes the trials of all its heads first and judges them by layer (`ladder`); a session, whose parts
 //! do not wait for each other, judges heads that share keys and values by themselves, and in auto mode by layer for the rows of its

@@ -2,6 +2,7 @@
 //! much they would be wrong.
 
 use super::super::exact::{self, Head, Queries};
+use super::super::few::{self, FEW};
 use super::super::mask::{Mask, Masking};
 use super::block::{RowBlock, SAMPLED, Work, exp2};
 use super::cost::Cost;
@@ -65,7 +66,9 @@ impl RowBlock<'_> {
             self.take_ranges(work, part);
             let Ok(q) = Rows::strided(&work.asked, rows, d, d) else { unreachable!("rows fit their memory") };
             let head = Head { q, masking: &masking, batch: 0, head: 0, ..*self.head };
-            exact::attend_ranges(self.isa, &head, Queries::Run(begin), n, &work.ranges, &mut work.dense);
+            // Tiles would be mostly empty.
+            let attend = if n <= FEW { few::attend_ranges } else { exact::attend_ranges };
+            attend(self.isa, &head, Queries::Run(begin), n, &work.ranges, &mut work.dense);
             for r in 0..n {
                 self.set_truth(work, self.head, begin + r, r);
             }
