@@ -199,7 +199,7 @@ impl<'a> Accelerated<'a> {
         }
         let trial = self.try_rules(b, work);
         lead.note(&trial);
-        lead.or_as_before(trial.alone(f64::from(self.rule.error)))
+        lead.or_as_before(&trial, f64::from(self.rule.error))
     }
 
     /// The first of the rules under which a block is predicted to keep the error, if it is predicted to be cheaper than

@@ -104,6 +104,11 @@ impl Trial {
         self.way()
     }
 
+    /// Whether a rule was tried that heads may take whose layer keeps the tolerance.
+    pub(super) fn bears(&self, times: usize, tolerance: f64) -> bool {
+        (self.first_within(ALONE * tolerance)..self.len).contains(&times)
+    }
+
     /// The first step that errs no more; exact attention where none does.
     fn first_within(&self, most: f64) -> usize {
         let fits = |step: &Step| error(step.of.wrong, step.of.all, self.rows) <= most;

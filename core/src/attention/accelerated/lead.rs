@@ -93,10 +93,11 @@ impl Lead {
         self.trial.way().filter(|_| self.left > 0)
     }
 
-    /// Of what a new trial chooses for the head alone and what was last chosen for the layer the looser one: a layer that keeps the
-    /// tolerance has no need of heads that do.
-    pub(super) fn or_as_before(&self, alone: Option<usize>) -> Option<usize> {
-        match (alone, self.trial.way()) {
+    /// Of what a new trial chooses for the head alone and what was last chosen for the layer the looser one, if the trial bears that: a
+    /// layer that keeps the tolerance has no need of heads that do.
+    pub(super) fn or_as_before(&self, trial: &Trial, tolerance: f64) -> Option<usize> {
+        let before = self.trial.way().filter(|&times| trial.bears(times, tolerance));
+        match (trial.alone(tolerance), before) {
             (Some(now), Some(before)) => Some(now.min(before)),
             (now, before) => now.or(before),
         }
@@ -179,13 +180,18 @@ mod tests {
         assert_eq!(grown(&mut lead, 512), Some(3), "the most careful one");
         assert_eq!(grown(&mut lead, TOKENS - 512), Some(3));
         assert_eq!(grown(&mut lead, 512), None);
-        assert_eq!((lead.or_as_before(Some(1)), lead.or_as_before(Some(5))), (Some(1), Some(3)));
-        assert_eq!(lead.or_as_before(None), Some(3));
+        // A new trial is tightened no further than before, unless it shows that this is far too loose, or too dear.
+        let again = |wrong: &[f64]| lead.or_as_before(&trial(1.0, wrong), f64::from(TOLERANCE));
+        assert_eq!(again(&[FAILS, KEEPS]), Some(1));
+        assert_eq!(again(&[FAILS, FAILS, FAILS, FAILS, FAILS, KEEPS]), Some(3));
+        assert_eq!(again(&[FAILS, FAILS, FAILS, FAILS]), Some(3));
+        assert_eq!(again(&[FAILS, FAILS, FAILS]), None, "the fourth rule costs more than exact attention");
+        assert_eq!(again(&[0.1, 0.1, 0.1, 0.1, FAILS, KEEPS]), Some(5));
         lead.note(&trial(1.0, &[KEEPS]));
         assert_eq!(grown(&mut lead, 100_000), Some(0));
         lead.note(&trial(1.0, &[FAILS, FAILS]));
         assert_eq!(grown(&mut lead, 1), None, "exact attention is not passed on");
-        assert_eq!(lead.or_as_before(Some(2)), Some(2));
+        assert_eq!(lead.or_as_before(&trial(1.0, &[FAILS, FAILS, KEEPS]), f64::from(TOLERANCE)), Some(2));
         lead.note(&trial(1.0, &[f64::NAN]));
         assert_eq!(grown(&mut lead, 1), None);
     }
