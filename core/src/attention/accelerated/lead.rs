@@ -10,7 +10,7 @@ use super::ladder::{LADDER, Layer, Rehearsed, Trial, judge};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Appended tokens for which a trial speaks, of short contexts.
-pub(crate) const TOKENS: usize = 2048;
+const TOKENS: usize = 2048;
 
 /// The largest of the numbers that were noted: of whole ones, or of the bits of f32 that are not negative, which are in the
 /// order of what they stand for, and NaN above all.
@@ -110,7 +110,7 @@ pub(crate) trait Led {
     fn lead_mut(&mut self) -> &mut Lead;
 }
 
-/// After [`Lead::grow`] of all heads of a layer: what their rows take. O(heads^2).
+/// After [`Lead::grow`] of all heads of a layer: what their rows take. O(heads^2 x rules^2).
 pub(crate) fn settle<H: Led>(heads: &mut [H], tolerance: f32) {
     judge(&mut Heads(heads), f64::from(tolerance));
 }
