@@ -42,9 +42,13 @@ impl Coords {
         self.leaves.blocks(node * BLOCK, BLOCK)
     }
 
-    /// Of the keys of all cells below a root block.
-    pub(crate) fn cells_below(&self, root: usize) -> Many<'_> {
-        self.leaves.blocks(root * BLOCK * BLOCK, BLOCK * BLOCK)
+    /// Of the cells of the first nodes, and of the keys of all cells of these.
+    pub(crate) fn of_cells(&self, nodes: usize) -> Many<'_> {
+        self.nodes.blocks(0, nodes)
+    }
+
+    pub(crate) fn of_keys(&self, nodes: usize) -> Many<'_> {
+        self.leaves.blocks(0, nodes * BLOCK)
     }
 
     /// Of the cells of all nodes of a root block.

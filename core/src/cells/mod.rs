@@ -14,9 +14,8 @@ mod rest;
 use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
 use crate::simd::Isa;
-pub(crate) use crate::simd::block::Below;
 pub(crate) use crate::simd::block::{BLOCK, Beyond, Matrix};
-use crate::simd::block::{Stored, Values};
+use crate::simd::block::{Means as LevelMeans, Stored, Tree, Values};
 pub(crate) use alike::Alike;
 use beyond::Bounds;
 use build::Bench;
@@ -180,6 +179,8 @@ pub struct Cells {
     built: usize,
     /// Moments of the published segments, where others may wait: those of the levels hold all.
     shown: Option<[Buf<f32>; 2]>,
+    /// Traces of the moments that are shown.
+    traces: [f32; 2],
     /// Keys by cell: rows of the matrices the segments were built from, `[segment][SEGMENT]`.
     ids: Buf<u32>,
     /// Smallest and largest row of every segment.
@@ -229,6 +230,7 @@ impl Cells {
             segments: 0,
             built: 0,
             shown: None,
+            traces: [0.0; 2],
             ids: Buf::filled(memory, segments * SEGMENT, 0)?,
             range: Buf::filled(memory, segments, [0; 2])?,
             differ: false,
@@ -282,11 +284,17 @@ impl Cells {
 
     /// Shows the segments that wait.
     pub fn publish(&mut self) {
-        if let Some([leaves, nodes]) = self.shown.as_mut().filter(|_| self.segments != self.built) {
+        if self.segments == self.built {
+            return;
+        }
+        if let Some([leaves, nodes]) = &mut self.shown {
             leaves.copy_from_slice(&self.leaves.moment);
             nodes.copy_from_slice(&self.nodes.moment);
         }
         self.segments = self.built;
+        // Rows of a line each, too far apart to be read for every query.
+        let step = self.dim_k.next_multiple_of(BLOCK) + 1;
+        self.traces = self.moments().map(|m| m.iter().step_by(step).take(self.dim_k).sum());
     }
 
     /// Forgets the segments that wait, as if they had never been there.
@@ -348,7 +356,7 @@ impl Cells {
             bounds.values(isa, at, rows, order, &self.leaves, self.stride);
         }
         if self.shown.is_none() {
-            self.segments = self.built;
+            self.publish();
         }
     }
 
@@ -452,24 +460,25 @@ impl Cells {
         self.block(&self.nodes, at)
     }
 
-    /// What lies below the nodes of [`ROOT`] segments.
-    pub(crate) fn below(&self, at: usize) -> Below<'_> {
-        let first = at * BLOCK;
-        let cells = self.segments * LEAVES - first * BLOCK;
-        let n = cells.min(BLOCK * BLOCK);
-        let of = |x| &<Buf<f32> as core::ops::Deref>::deref(x)[first * BLOCK..][..n];
-        Below {
-            nodes: self.coords.nodes_of(at),
-            cells: self.coords.cells_below(at),
-            spread: of(&self.leaves.spread),
-            reach: of(&self.leaves.reach),
-            value_spread: of(&self.leaves.value_spread),
-            values: Values {
-                data: self.leaves.values.part(first * BLOCK * self.stride, n * self.stride),
-                stride: self.stride,
-                cols: self.dim_v,
-            },
-            ids: &self.ids[first * BLOCK * BLOCK..][..n * BLOCK],
+    /// All nodes and what lies below them, for a few rows.
+    pub(crate) fn tree<'a>(&'a self) -> Tree<'a> {
+        let of = |level: &'a Level, blocks: usize| {
+            let n = blocks * BLOCK;
+            let data = level.values.part(0, n * self.stride);
+            LevelMeans {
+                values: Values { data, stride: self.stride, cols: self.dim_v },
+                spread: &level.spread[..n],
+                reach: &level.reach[..n],
+                value_spread: &level.value_spread[..n],
+            }
+        };
+        let nodes = self.segments * NODES;
+        Tree {
+            nodes: of(&self.nodes, nodes.div_ceil(BLOCK)),
+            cells: of(&self.leaves, nodes),
+            of_cells: self.coords.of_cells(nodes),
+            of_keys: self.coords.of_keys(nodes),
+            ids: self.ids(),
         }
     }
 
@@ -494,6 +503,11 @@ impl Cells {
     /// the diagonal and in its blocks.
     pub(crate) fn moments(&self) -> [&[f32]; 2] {
         self.all_moments().map(|all| &all[..moment_len(self.dim_k)])
+    }
+
+    /// Sums of their diagonals.
+    pub(crate) fn traces(&self) -> [f32; 2] {
+        self.traces
     }
 
     /// The same of keys with values, within cells, by [`BLOCK`] elements of a value: `[dim_k][BLOCK]` each.

@@ -4,6 +4,7 @@ use super::super::exact::{self, Head, Queries, ROW_BLOCK};
 use super::super::few::{self, FEW, MOST};
 use super::APART;
 use super::all::tried;
+use super::apart::Apart;
 use super::bias::Lifted;
 use super::proof::Evidence;
 use super::rule::Rule;
@@ -13,7 +14,7 @@ use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Tensor};
 use crate::simd::Isa;
 use crate::simd::block::{
-    AddUp, Along, ByChild, Forms, Listing, RAISE, Raise, RoundQuery, Shares, Slot, TOGETHER, Thresholds, words,
+    AddUp, Along, ByChild, Forms, Listing, RAISE, Raise, RoundQuery, Shares, TOGETHER, Thresholds, words,
 };
 use crate::simd::tile::{PANEL, Span};
 
@@ -78,9 +79,9 @@ impl Sizes {
         if self.few { BLOCK * self.queries } else { self.queries }
     }
 
-    /// Nodes of a root block for each of a few queries.
-    fn slots(&self) -> usize {
-        if self.few { BLOCK * self.queries } else { 0 }
+    /// Queries, where they are few.
+    pub(super) fn apart(&self) -> usize {
+        if self.few { self.queries } else { 0 }
     }
 
     /// Scores of all nodes.
@@ -194,9 +195,8 @@ pub(crate) struct Work {
     pub(super) light: Buf<f32>,
     pub(super) open: Buf<u16>,
     pub(super) lists: [Lists; 2],
-    /// Of a few queries, by node and query: who goes below which node, and scores of its cells.
-    pub(super) slots: Buf<Slot>,
-    pub(super) below: Buf<f32>,
+    /// Of a few queries.
+    pub(super) apart: Apart,
     /// Queries with keys of their own value, and which.
     pub(super) full: Buf<[u16; 2]>,
     pub(super) every: Buf<u16>,
@@ -255,8 +255,7 @@ impl Work {
         Buf::<u16>::plan(plan, n);
         Lists::plan(plan, n);
         Lists::plan(plan, n);
-        Buf::<Slot>::plan(plan, s.slots());
-        Buf::<f32>::plan(plan, s.slots() * BLOCK);
+        Apart::plan(plan, &s);
         Buf::<[u16; 2]>::plan(plan, s.opened());
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
@@ -316,8 +315,7 @@ impl Work {
             light: f(n)?,
             open: list(n)?,
             lists: [Lists::new(memory, n)?, Lists::new(memory, n)?],
-            slots: Buf::filled(memory, s.slots(), Slot::default())?,
-            below: f(s.slots() * BLOCK)?,
+            apart: Apart::new(memory, &s)?,
             full: Buf::filled(memory, s.opened(), [0; 2])?,
             every,
             sample: Buf::with_capacity(memory, s.samples)?,
@@ -442,8 +440,8 @@ impl RowBlock<'_> {
             }
         }
         let n = self.queries();
-        for (moment, sigma) in self.cells.moments().into_iter().zip(&mut work.sigma) {
-            let trace: f32 = (0..d).map(|a| moment[a * stride + a]).sum();
+        let moments = self.cells.moments().into_iter().zip(self.cells.traces());
+        for ((moment, trace), sigma) in moments.zip(&mut work.sigma) {
             let factor = if trace > 0.0 { 1.0 / trace } else { 0.0 };
             let q = Matrix { data: &work.q, stride, cols: d };
             self.isa.run(Forms { q, moment, factor, out: &mut sigma[..n] });

@@ -19,7 +19,7 @@ impl RowBlock<'_> {
             return;
         }
         let (n, d) = (self.queries(), work.sizes.dim_k);
-        let traces = self.cells.moments().map(|m| (0..d).map(|a| m[a * work.sizes.q_stride + a]).sum::<f32>());
+        let traces = self.cells.traces();
         if traces[0] <= 0.0 {
             return;
         }

@@ -34,6 +34,7 @@
 pub(super) const APART: usize = 4;
 
 mod all;
+mod apart;
 mod bias;
 mod block;
 mod call;

@@ -106,9 +106,9 @@ impl RowBlock<'_> {
         if masking.biases().is_some() || work.evidence.is_some() {
             seen.fill([first, end]);
         }
-        let mut count = [0; PARTS];
-        for segment in 0..self.cells.segments() {
-            let [low, high] = self.cells.range(segment);
+        let plain = masking.keep(self.head.batch).is_none() && masking.biases().is_none();
+        for (segment, range) in self.cells.ranges().iter().enumerate() {
+            let [low, high] = range.map(|x| x as usize);
             let bits = seen[..parts]
                 .iter()
                 .rev()
@@ -116,16 +116,15 @@ impl RowBlock<'_> {
             if bits == 0 {
                 continue;
             }
-            match self.masked(work, segment) {
-                Seen::All => {
-                    count.iter_mut().enumerate().for_each(|(part, n)| *n += usize::from(bits >> part & 1));
-                    work.usable.set(segment, bits);
-                }
+            match if plain { Seen::All } else { self.masked(work, segment) } {
+                Seen::All => work.usable.set(segment, bits),
                 Seen::Part => {}
                 Seen::Nothing => work.usable.bits[segment] = bits | HIDDEN,
             }
         }
-        count.into_iter().max().unwrap_or(0)
+        let count =
+            |part: usize| work.usable.nodes.iter().map(|nodes| nodes[part].count_ones() as usize).sum::<usize>();
+        (0..parts).map(count).max().unwrap_or(0) / NODES
     }
 
     /// Query-key pairs that cells stand for, after [`find_usable`](RowBlock::find_usable).

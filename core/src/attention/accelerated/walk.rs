@@ -6,8 +6,8 @@ use super::block::{DEVIATION, Listed, RowBlock, Work};
 use super::usable::Run;
 use crate::cells::{BLOCK, Block, ROOT};
 use crate::simd::block::{
-    AddValues, Bytes, Children, Choose, ChooseBiased, Coded, Doubt, Fetch, FetchSome, FewRows, LOWEST, Limits, Many,
-    Matrix, Opened, Scores, ScoresAt, Settle, Sift, SiftKeys, Sums, Thresholds, Total,
+    AddValues, Bytes, Children, Choose, ChooseBiased, Coded, Doubt, Fetch, FetchSome, LOWEST, Limits, Many, Matrix,
+    Opened, Scores, ScoresAt, Settle, Sift, SiftKeys, Total,
 };
 
 /// Keys of a cell and of a node, in powers of two.
@@ -29,6 +29,9 @@ pub(super) struct Done {
     /// (key, row) pairs scored in them.
     pub(super) keys: u64,
 }
+
+/// Root blocks whose mean keys are asked for ahead of a few rows, which are done before memory sees that they come in order.
+const ROOTS_AHEAD: usize = 3;
 
 /// Cells err together more often than a prediction that takes them one by one allows for: by so much on trained heads.
 const TOGETHER: f64 = 2.0;
@@ -66,7 +69,11 @@ impl RowBlock<'_> {
         let (n, lifted, step) = (self.queries(), work.is_lifted(), work.sizes.queries * BLOCK);
         work.scores[1][..n * BLOCK].fill(LOWEST);
         work.scores[2][..n * BLOCK].fill(0.0);
-        for at in 0..self.cells.segments().div_ceil(ROOT) {
+        let roots = self.cells.segments().div_ceil(ROOT);
+        for at in 0..roots {
+            if self.is_few(work) && at + ROOTS_AHEAD < roots {
+                self.isa.run(Fetch::stored(self.cells.root_keys(at + ROOTS_AHEAD)));
+            }
             if work.usable.present(at) == 0 {
                 continue;
             }
@@ -130,7 +137,9 @@ impl RowBlock<'_> {
     /// The same for all rows or the sample.
     pub(super) fn descend(&self, work: &mut Work, sample: bool, doubtful: bool, watch: &mut Option<Watch<'_>>) -> Done {
         let n = self.queries();
-        let apart = self.goes_apart(work) && !sample;
+        if self.goes_apart(work) && !sample {
+            return self.few_rows(work, doubtful, watch);
+        }
         let mut done = Done::default();
         for at in (0..self.cells.segments().div_ceil(ROOT)).rev() {
             if work.usable.present(at) == 0 {
@@ -139,11 +148,7 @@ impl RowBlock<'_> {
             let block = self.cells.root(at);
             let listed = if sample { Listed::Sample } else { Listed::All };
             let whole = self.choose(work, &block, at, listed);
-            if apart {
-                self.few_rows(work, at, doubtful, &mut done, watch);
-            } else {
-                self.nodes(work, at, whole, doubtful, &mut done, watch);
-            }
+            self.nodes(work, at, whole, doubtful, &mut done, watch);
             if doubtful && work.is_lifted() {
                 self.doubt_lifted(work, &block, at, listed);
             }
@@ -156,11 +161,6 @@ impl RowBlock<'_> {
             self.isa.run(AddValues { p: &scores[1], values: block.values, rows, out: sums, total, lean });
         }
         done
-    }
-
-    /// Whether rows go down by themselves and not in lists.
-    fn goes_apart(&self, work: &Work) -> bool {
-        self.is_few(work) && !work.is_lifted()
     }
 
     /// The nodes of root block `at`, one after the other, for the rows that list them; `whole` as `choose` returned it.
@@ -186,68 +186,6 @@ impl RowBlock<'_> {
                 done.nodes += n as u64;
                 if n > 0 {
                     self.node(work, node, lane, doubtful, done, watch);
-                }
-            }
-        }
-    }
-
-    /// The same for a few rows, all nodes at once.
-    fn few_rows(&self, work: &mut Work, at: usize, doubtful: bool, done: &mut Done, watch: &mut Option<Watch<'_>>) {
-        let n = self.queries();
-        let step = work.sizes.queries * BLOCK;
-        let Work { sizes, q, codes, along, roots, open, sure, shares, reference, dense_sum, total, needle, .. } = work;
-        let Work { mass: [cells, nodes], sigma, fine, coarse, exact, estimated, light, lost, lean, doubt, .. } = work;
-        let Work { sums, slots, below, opened, bar, scores: [_, weights, of_cells], .. } = work;
-        let count = self.isa.run(FewRows {
-            below: self.cells.below(at),
-            keys: &self.head.k,
-            values: &self.head.v,
-            q: Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k },
-            codes,
-            softcap: self.head.softcap * core::f32::consts::LOG2_E,
-            tight: DEVIATION * libm::sqrtf(sizes.dim_k as f32),
-            centers: &roots[at * step..],
-            nodes: weights,
-            open: &open[..n],
-            sure: &sure[1],
-            limits: Thresholds {
-                shares: *shares,
-                reference,
-                dense: dense_sum,
-                sigma: &sigma[0],
-                total,
-                opened,
-                bar,
-                needle,
-                mass: [cells, nodes],
-                fine,
-                coarse,
-                along,
-            },
-            sums: Sums {
-                exact,
-                estimated,
-                light,
-                lost,
-                lean: &mut lean[0],
-                doubt: doubtful.then_some(&mut **doubt),
-                out: sums,
-                stride: sizes.stride,
-            },
-            slots,
-            scores: below,
-            weights: of_cells,
-        });
-        done.nodes += count.nodes as u64;
-        done.sifted += count.sifted as u64;
-        done.cells += count.cells as u64;
-        done.keys += count.keys as u64;
-        if let Some(watch) = watch {
-            for slot in &slots[..count.nodes] {
-                for (leaf, picked) in slot.picked.iter().enumerate() {
-                    let ids = self.cells.keys_of(at * BLOCK + slot.lane as usize, leaf);
-                    let ids = ids.chunks_exact(1).enumerate().filter(|(key, _)| picked >> key & 1 != 0);
-                    ids.for_each(|(_, id)| watch(slot.query, id));
                 }
             }
         }
@@ -280,7 +218,6 @@ impl RowBlock<'_> {
     /// root block whose scores the sift is to take from `roots`; others are in the level's `centers`.
     pub(super) fn choose(&self, work: &mut Work, block: &Block<'_>, number: usize, listed: Listed) -> Option<usize> {
         let step = work.sizes.queries * BLOCK;
-        let apart = self.goes_apart(work) && matches!(listed, Listed::All);
         let whole = match listed {
             Listed::Child(lane) => {
                 if work.is_lifted() {
@@ -352,9 +289,7 @@ impl RowBlock<'_> {
                 }
             }
         }
-        if !apart {
-            below.fill(self.isa, rows, &open[..rows.len()], every);
-        }
+        below.fill(self.isa, rows, &open[..rows.len()], every);
         whole
     }
 

@@ -175,6 +175,9 @@ impl Task for Forms<'_> {
                 if i + 8 <= self.out.len() {
                     self.tile::<S, 8>(s, i);
                     i += 8;
+                } else if i + 2 <= self.out.len() {
+                    self.tile::<S, 2>(s, i);
+                    i += 2;
                 } else {
                     self.tile::<S, 1>(s, i);
                     i += 1;

@@ -72,7 +72,11 @@ impl AddValues<'_> {
         let vecs = self.values.cols.div_ceil(S::LANES);
         let mut i = 0;
         while i < self.rows.len() {
-            let r = if i + 4 <= self.rows.len() { 4 } else { 1 };
+            let r = match self.rows.len() - i {
+                4.. => 4,
+                2.. => 2,
+                _ => 1,
+            };
             let mut v = 0;
             while v < vecs {
                 let c = if S::WIDE && v + 4 <= vecs {
@@ -88,6 +92,9 @@ impl AddValues<'_> {
                         (4, 4) => self.tile::<E, S, 4, 4>(s, values, i, v),
                         (4, 2) => self.tile::<E, S, 4, 2>(s, values, i, v),
                         (4, _) => self.tile::<E, S, 4, 1>(s, values, i, v),
+                        (2, 4) => self.tile::<E, S, 2, 4>(s, values, i, v),
+                        (2, 2) => self.tile::<E, S, 2, 2>(s, values, i, v),
+                        (2, _) => self.tile::<E, S, 2, 1>(s, values, i, v),
                         (_, 4) => self.tile::<E, S, 1, 4>(s, values, i, v),
                         (_, 2) => self.tile::<E, S, 1, 2>(s, values, i, v),
                         _ => self.tile::<E, S, 1, 1>(s, values, i, v),
