@@ -492,7 +492,7 @@ impl RowBlock<'_> {
         // A few rows go by their predicted error instead.
         let (each, most) = if few { (0.0, 1.0) } else { (1.0 / rule.plenty, rule.most * rule.needle / needle) };
         let &Rule { cell, node, fine, coarse, .. } = rule;
-        let stand_out = rule.stand_out_for(needle);
+        let stand_out = rule.stand_out_for(needle, few);
         work.shares = Shares { needle, each, most, mass: [cell, node], fine, coarse, stand_out };
         let mut limits = work.limits();
         (0..self.queries()).for_each(|i| limits.set(i));

@@ -14,10 +14,10 @@ pub struct Rule {
     pub plenty: f32,
     /// See `plenty`.
     pub most: f32,
-    /// Standard deviations that a cell's farthest key may stand out towards a query; fewer where `needle` gives way to
-    /// `outstanding`.
+    /// Standard deviations that a cell's farthest key may stand out towards a query; of a few rows fewer where `needle` gives way to
+    /// `outstanding_few`.
     pub stand_out: f32,
-    /// The same for a node's farthest key.
+    /// The same for a node's farthest key: more, since one that is passed over loses sixteen cells.
     pub stand_out_node: f32,
     /// Standard deviations of what rounding took from a key's coordinates that are allowed for.
     pub margin: f32,
@@ -35,8 +35,8 @@ pub struct Rule {
     pub caution: f32,
 }
 
-/// Deviations fewer for a threshold lower by a factor of e, of cells and of nodes, and what they do not fall below.
-const FEWER: [f32; 2] = [0.45, 0.3];
+/// Deviations fewer for a needle lower by a factor of e, and what they do not fall below.
+const FEWER: f32 = 0.45;
 const FEWEST: f32 = 2.3;
 
 impl Rule {
@@ -50,7 +50,7 @@ impl Rule {
             plenty: 6.0,
             most: 1.4,
             stand_out: 2.62,
-            stand_out_node: 3.0,
+            stand_out_node: 3.5,
             margin: 1.1,
             cell: 0.02 * t,
             node: 0.02 * t,
@@ -61,12 +61,13 @@ impl Rule {
         }
     }
 
-    /// [`Rule::stand_out`] and [`Rule::stand_out_node`] where keys are looked for that weigh `needle`. Heavy keys are farther above a
-    /// lower threshold, so that they are found by fewer deviations.
-    pub(super) fn stand_out_for(&self, needle: f32) -> [f32; 2] {
-        let lower = if needle < self.needle { libm::logf(self.needle / needle) } else { 0.0 };
-        let of = |most: f32, fewer: f32| (most - fewer * lower).max(FEWEST.min(most));
-        [of(self.stand_out, FEWER[0]), of(self.stand_out_node, FEWER[1])]
+    /// [`Rule::stand_out`] and [`Rule::stand_out_node`] where keys are looked for that weigh `needle`. A few rows, which weigh all keys
+    /// that they look at by their coordinates, make do with fewer deviations of cells: heavy keys are farther above a lower
+    /// threshold. Many rows lose some of them by that, and nodes are like nothing else where texts follow one another.
+    pub(super) fn stand_out_for(&self, needle: f32, few: bool) -> [f32; 2] {
+        let lower = if few && needle < self.needle { libm::logf(self.needle / needle) } else { 0.0 };
+        let cells = (self.stand_out - FEWER * lower).max(FEWEST.min(self.stand_out));
+        [cells, self.stand_out_node]
     }
 
     /// The same with every threshold lower by the root of two, `times` times.
