@@ -460,22 +460,21 @@ impl Cells {
         self.block(&self.nodes, at)
     }
 
-    /// All nodes and what lies below them, for a few rows.
-    pub(crate) fn tree<'a>(&'a self) -> Tree<'a> {
-        let of = |level: &'a Level, blocks: usize| {
-            let n = blocks * BLOCK;
-            let data = level.values.part(0, n * self.stride);
-            LevelMeans {
-                values: Values { data, stride: self.stride, cols: self.dim_v },
-                spread: &level.spread[..n],
-                reach: &level.reach[..n],
-                value_spread: &level.value_spread[..n],
-            }
-        };
+    /// What lies below all nodes, for a few rows.
+    pub(crate) fn tree(&self) -> Tree<'_> {
         let nodes = self.segments * NODES;
+        let n = nodes * BLOCK;
         Tree {
-            nodes: of(&self.nodes, nodes.div_ceil(BLOCK)),
-            cells: of(&self.leaves, nodes),
+            cells: LevelMeans {
+                values: Values {
+                    data: self.leaves.values.part(0, n * self.stride),
+                    stride: self.stride,
+                    cols: self.dim_v,
+                },
+                spread: &self.leaves.spread[..n],
+                reach: &self.leaves.reach[..n],
+                value_spread: &self.leaves.value_spread[..n],
+            },
             of_cells: self.coords.of_cells(nodes),
             of_keys: self.coords.of_keys(nodes),
             ids: self.ids(),

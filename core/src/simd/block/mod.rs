@@ -40,7 +40,7 @@ pub(crate) use bound::{Beyond, Bound, Opening, Proofs};
 pub(crate) use by_child::{ByChild, TOGETHER};
 pub(crate) use choose::{Children, Choose, Doubt, Limits};
 pub(crate) use coords::{Along, Bytes, Coded, Encode, Many, RoundQuery, words};
-pub(crate) use few_rows::{FewRows, Means, ON_THE_WAY, Room, Slot, Sums, TOGETHER as UNIT, Tree};
+pub(crate) use few_rows::{Count, FewRows, Means, ON_THE_WAY, Room, Slot, Sums, TOGETHER as UNIT, Tree};
 pub(crate) use gather::{Fetch, FetchSome, Gather, Gram, Less, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use opened::Opened;
 pub(crate) use scores::{Forms, Scores};

@@ -175,7 +175,7 @@ impl Task for Forms<'_> {
                 if i + 8 <= self.out.len() {
                     self.tile::<S, 8>(s, i);
                     i += 8;
-                } else if i + 2 <= self.out.len() {
+                } else if S::LANES > 1 && i + 2 <= self.out.len() {
                     self.tile::<S, 2>(s, i);
                     i += 2;
                 } else {

@@ -74,7 +74,8 @@ impl AddValues<'_> {
         while i < self.rows.len() {
             let r = match self.rows.len() - i {
                 4.. => 4,
-                2.. => 2,
+                // On one lane that would only be more code.
+                2.. if S::LANES > 1 => 2,
                 _ => 1,
             };
             let mut v = 0;

@@ -1,13 +1,12 @@
-//! A few rows from the nodes down: what they list, the second look along coordinates, estimates, opened cells, values.
+//! A few rows from the nodes that they list down: the second look along coordinates, estimates, opened cells, values.
 //!
 //! What lists of rows do child by child ([`Sift`](super::Sift), [`Choose`](super::Choose), [`Opened`](super::Opened) and the others)
 //! is done row by row: with one or two rows to a list, bringing rows together costs more than what it saves. What a step reads
 //! lies far apart, and nobody knew of it before the step above: so some nodes take a step together, and what the next step
 //! reads of them is asked for while others are worked on.
 //!
-//! `nodes` what comes before and after the descent, `sift` the looks along coordinates, `open` exact weights and sums.
+//! `sift` the looks along coordinates, `open` exact weights and sums.
 
-mod nodes;
 mod open;
 mod sift;
 #[cfg(all(test, feature = "full"))]
@@ -70,11 +69,10 @@ impl<'a> Means<'a> {
     }
 }
 
-/// All nodes, [`BLOCK`] to a root block, and what lies below them.
+/// What lies below all nodes, of which [`BLOCK`] are a root block.
 #[derive(Clone, Copy)]
 pub(crate) struct Tree<'a> {
-    /// Of nodes, whole root blocks, and of the cells of every node.
-    pub(crate) nodes: Means<'a>,
+    /// Of the cells of every node.
     pub(crate) cells: Means<'a>,
     /// Coordinates of the cells of every node, and of the keys of every cell.
     pub(crate) of_cells: Many<'a>,
@@ -91,22 +89,21 @@ pub(crate) struct Sums<'a> {
     /// As in [`Weigh`](super::Weigh).
     pub(crate) light: &'a mut [f32],
     pub(crate) lost: &'a mut [bool],
-    /// As in [`AddValues`](super::AddValues), of cells and of nodes.
-    pub(crate) lean: [&'a mut [f32]; 2],
-    /// As in [`Doubt`](super::Doubt), where errors are to be predicted.
+    /// As in [`AddValues`](super::AddValues), of cells.
+    pub(crate) lean: &'a mut [f32],
+    /// As in [`Doubt`](super::Doubt), of cells, where errors are to be predicted.
     pub(crate) doubt: Option<&'a mut [f32]>,
     /// Weighted sums of values, rows of `stride`.
     pub(crate) out: &'a mut [f32],
     pub(crate) stride: usize,
 }
 
-/// Where a descent notes what is on its way.
+/// Which nodes rows go below, and where a descent notes what is on its way.
 pub(crate) struct Room<'a> {
-    /// Nodes, as bits, `[root block][query]`: before, those that there are, the same for all queries; then those that are listed, and
-    /// those that are listed whatever their cells.
-    pub(crate) open: &'a mut [u16],
-    pub(crate) sure: &'a mut [u16],
-    /// What nodes weigh, `[root block][query][BLOCK]`: nothing where a node's cells weigh in instead.
+    /// Nodes that are listed, as bits, and those that are listed whatever their cells, `[root block][query]`.
+    pub(crate) open: &'a [u16],
+    pub(crate) sure: &'a [u16],
+    /// What nodes weigh, `[root block][query][BLOCK]`: nothing, afterwards, where a node's cells weigh in instead.
     pub(crate) weights: &'a mut [f32],
     /// Who goes below which node, [`ON_THE_WAY`] x [`TOGETHER`] for every query; scores and weights of the cells there,
     /// `[slot][BLOCK]`.
@@ -123,8 +120,7 @@ pub(crate) struct FewRows<'a, 'b> {
     pub(crate) tree: Tree<'a>,
     pub(crate) keys: &'a Rows<'a>,
     pub(crate) values: &'a Rows<'a>,
-    /// The queries: 0, 1, 2 and so on.
-    pub(crate) rows: &'a [u16],
+    pub(crate) queries: usize,
     pub(crate) q: Matrix<'a>,
     pub(crate) codes: &'a [i32],
     pub(crate) softcap: f32,
@@ -133,8 +129,6 @@ pub(crate) struct FewRows<'a, 'b> {
     /// Scores of the nodes' means, `[query][BLOCK]` for every root block, which are `step` numbers apart.
     pub(crate) centers: &'a [f32],
     pub(crate) step: usize,
-    /// Standard deviation of a logit per unit of a node's spread.
-    pub(crate) sigma: &'a [f32],
     pub(crate) limits: Thresholds<'a>,
     pub(crate) sums: Sums<'a>,
     pub(crate) room: Room<'a>,
@@ -160,15 +154,12 @@ impl Task for FewRows<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) -> Count {
         self.check();
-        self.list(s);
-        let count = match S::LANES {
+        match S::LANES {
             16 => self.descend::<S, 1>(s),
             8 => self.descend::<S, 2>(s),
             4 => self.descend::<S, 4>(s),
             _ => self.descend::<S, 16>(s),
-        };
-        self.add_nodes(s);
-        count
+        }
     }
 }
 
@@ -194,14 +185,11 @@ impl FewRows<'_, '_> {
     /// Everything that loops rely on.
     #[inline(always)]
     fn check(&self) {
-        let (queries, t, room) = (self.rows.len(), &self.tree, &self.room);
+        let (queries, t, room) = (self.queries, &self.tree, &self.room);
         let nodes = t.of_cells.unit.len();
         let roots = nodes.div_ceil(BLOCK);
-        assert!(self.rows.iter().enumerate().all(|(i, &row)| i == row as usize));
-        for (level, blocks) in [(&t.nodes, roots), (&t.cells, nodes)] {
-            assert!(level.spread.len() >= blocks * BLOCK && level.reach.len() >= blocks * BLOCK);
-            assert!(level.value_spread.len() >= blocks * BLOCK);
-        }
+        assert!(t.cells.spread.len() >= nodes * BLOCK && t.cells.reach.len() >= nodes * BLOCK);
+        assert!(t.cells.value_spread.len() >= nodes * BLOCK);
         assert!(t.of_keys.unit.len() >= nodes * BLOCK && t.ids.len() >= nodes * BLOCK * BLOCK);
         assert!(t.of_cells.each == t.of_keys.each && t.of_cells.each.is_multiple_of(BLOCK));
         assert!(t.of_cells.words.len() >= nodes * t.of_cells.each);
@@ -210,7 +198,7 @@ impl FewRows<'_, '_> {
         assert!(self.q.cols == self.keys.cols());
         assert!(self.step >= queries * BLOCK && self.centers.len() >= roots * self.step);
         assert!(room.open.len() >= roots * queries && room.sure.len() >= roots * queries);
-        assert!(room.weights.len() >= roots * queries * BLOCK && self.sigma.len() >= queries);
+        assert!(room.weights.len() >= roots * queries * BLOCK);
         let slots = ON_THE_WAY * TOGETHER * queries;
         assert!(room.slots.len() >= slots && room.scores.len() >= slots * BLOCK && room.below.len() >= slots * BLOCK);
         let sums = &self.sums;
@@ -229,7 +217,7 @@ impl FewRows<'_, '_> {
     #[inline(always)]
     fn unit(&self, unit: usize) -> (u16, usize) {
         const EACH: usize = BLOCK / TOGETHER;
-        let (root, queries) = (self.roots() - 1 - unit / EACH, self.rows.len());
+        let (root, queries) = (self.roots() - 1 - unit / EACH, self.queries);
         let listed = self.room.open[root * queries..][..queries].iter().fold(0, |all, bits| all | bits);
         (listed & ((1u32 << TOGETHER) - 1).wrapping_shl((unit % EACH * TOGETHER) as u32) as u16, root)
     }
@@ -240,13 +228,11 @@ impl FewRows<'_, '_> {
     fn descend<S: Simd, const C: usize>(&mut self, s: S) -> Count {
         let units = self.roots() * (BLOCK / TOGETHER);
         let (mut count, mut before) = (Count::default(), 0..0);
-        for unit in 0..AHEAD.min(units) {
-            self.ask_unit(s, unit);
-        }
-        for unit in 0..units + 1 {
-            if unit + AHEAD < units {
-                self.ask_unit(s, unit + AHEAD);
+        for step in 0..units + AHEAD + 1 {
+            if step < units {
+                self.ask_unit(s, step);
             }
+            let Some(unit) = step.checked_sub(AHEAD) else { continue };
             let mut slots = 0..0;
             if unit < units {
                 // SAFETY: `check` has seen all lengths.
@@ -267,6 +253,10 @@ impl FewRows<'_, '_> {
     /// Asks for what is read first of the nodes of a unit.
     #[inline(always)]
     fn ask_unit<S: Simd>(&self, s: S, unit: usize) {
+        // Nobody listens there.
+        if S::LANES == 1 {
+            return;
+        }
         let (mut listed, root) = self.unit(unit);
         while let Some(lane) = next(&mut listed) {
             let node = root * BLOCK + lane;
@@ -286,7 +276,7 @@ impl FewRows<'_, '_> {
     #[inline(always)]
     unsafe fn sift_unit<S: Simd, const C: usize>(&mut self, s: S, unit: usize, count: &mut Count) -> Range<usize> {
         let (mut listed, root) = self.unit(unit);
-        let begin = unit % ON_THE_WAY * TOGETHER * self.rows.len();
+        let begin = unit % ON_THE_WAY * TOGETHER * self.queries;
         let mut end = begin;
         while let Some(lane) = next(&mut listed) {
             // SAFETY: passed on; somebody lists the node, and every row has a slot for it.

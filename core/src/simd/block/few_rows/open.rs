@@ -71,9 +71,9 @@ impl FewRows<'_, '_> {
     pub(super) fn settle<S: Simd>(&mut self, s: S, slots: Range<usize>) {
         let mut slot = slots.start;
         while slot < slots.end {
-            // Two rows of a node read its values once.
+            // Two rows of a node read its values once; on one lane that would only be more code.
             let node = self.room.slots[slot].node;
-            let n = 1 + usize::from(slot + 1 < slots.end && self.room.slots[slot + 1].node == node);
+            let n = 1 + usize::from(S::LANES > 1 && slot + 1 < slots.end && self.room.slots[slot + 1].node == node);
             let mut rows = [0; 2];
             for (row, slot) in rows.iter_mut().zip(&self.room.slots[slot..][..n]) {
                 *row = slot.query;
@@ -102,7 +102,7 @@ impl FewRows<'_, '_> {
             }
             let sum = s.reduce_add(sum);
             let small = sum < self.limits.coarse[row];
-            self.room.weights[(root * self.rows.len() + row) * BLOCK + lane] = if small { sum } else { 0.0 };
+            self.room.weights[(root * self.queries + row) * BLOCK + lane] = if small { sum } else { 0.0 };
             if !small {
                 self.sums.estimated[row * BLOCK + lane] += sum;
                 (large, last) = (large + 1, i);
@@ -111,7 +111,7 @@ impl FewRows<'_, '_> {
         if large > 0 {
             let of = if large == rows.len() { 0..large } else { last..last + 1 };
             let (p, rows) = (&p[of.start * BLOCK..of.end * BLOCK], &rows[of]);
-            let lean = Some((spread, &mut *self.sums.lean[0]));
+            let lean = Some((spread, &mut *self.sums.lean));
             AddValues { p, values, rows, out: self.sums.out, total: None, lean }.run(s);
         }
     }

@@ -26,7 +26,7 @@ impl FewRows<'_, '_> {
         end: &mut usize,
         count: &mut Count,
     ) {
-        let (node, queries) = (root * BLOCK + lane, self.rows.len());
+        let (node, queries) = (root * BLOCK + lane, self.queries);
         let coded = self.tree.of_cells.block(node);
         let words = coded.words.len() / BLOCK;
         let (spread, reach) = (&self.tree.cells.spread[node * BLOCK..], &self.tree.cells.reach[node * BLOCK..]);
@@ -244,6 +244,10 @@ impl FewRows<'_, '_> {
     /// Asks for the mean values of a node's cells.
     #[inline(always)]
     fn ask_values<S: Simd>(&self, s: S, node: usize) {
+        // Nobody listens there.
+        if S::LANES == 1 {
+            return;
+        }
         match self.tree.cells.block(node).values.data {
             Stored::F32(x) => ask(s, x),
             Stored::F16(x) => ask(s, x),
@@ -253,6 +257,10 @@ impl FewRows<'_, '_> {
     /// Asks for the coordinates of a cell's keys.
     #[inline(always)]
     fn ask_cell<S: Simd>(&self, s: S, at: usize) {
+        // Nobody listens there.
+        if S::LANES == 1 {
+            return;
+        }
         let cell = self.tree.of_keys.block(at);
         ask(s, cell.words);
         ask(s, cell.unit);

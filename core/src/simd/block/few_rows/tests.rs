@@ -2,7 +2,7 @@
 
 use super::super::coords::words;
 use super::super::tests::{cap, close, first, isas, noise};
-use super::super::{Along, Encode, RoundQuery, Shares, Thresholds};
+use super::super::{AddValues, Along, Children, Choose, Doubt, Encode, Limits, RoundQuery, Shares, Thresholds};
 use super::*;
 use crate::math::hash;
 use crate::mem::Rows;
@@ -354,8 +354,8 @@ impl Case {
         let mut doubt = zeros(self.queries * BLOCK);
         let (mut light, mut lost) = (zeros(self.queries), vec![false; self.queries]);
         let mut out = zeros(self.queries * stride);
-        let mut open: Vec<u16> = self.present.iter().flat_map(|&bits| vec![bits; self.queries]).collect();
-        let (mut sure, mut nodes) = (vec![0; open.len()], zeros(open.len() * BLOCK));
+        let listed = ROOTS * self.queries;
+        let (mut open, mut sure, mut nodes) = (vec![0; listed], vec![0; listed], zeros(listed * BLOCK));
         let slots = ON_THE_WAY * TOGETHER * self.queries;
         let (mut who, mut scores, mut below) =
             (vec![Slot::default(); slots], zeros(slots * BLOCK), zeros(slots * BLOCK));
@@ -365,10 +365,31 @@ impl Case {
         let (mut opened, mut bar) = (zeros(self.queries), self.total.clone());
         let mut needle: Vec<f32> = along.iter().map(|a| a.needle).collect();
         let (mut mass, mut fine, mut coarse) = (self.mass.clone(), self.fine.clone(), self.coarse.clone());
-        let ([cells, of_nodes], [lean_of_cells, lean_of_nodes]) = (&mut mass, &mut lean);
+        let [lean_of_cells, lean_of_nodes] = &mut lean;
+        for (root, &bits) in self.present.iter().enumerate() {
+            let n = self.queries;
+            let means = self.of_nodes.means(self.cols).block(root);
+            let present = &core::array::from_fn(|lane| f32::from(bits >> lane & 1));
+            isa.run(Choose {
+                centers: &self.centers[root * (n + 1) * BLOCK..],
+                rows: &rows,
+                children: Children { spread: means.spread, reach: means.reach, present, bits, log2_count: 8.0 },
+                limits: Limits {
+                    reference: &self.reference,
+                    needle: &needle,
+                    mass: &mass[1],
+                    sigma: &self.sigma[1],
+                    stand_out: self.shares.stand_out[1],
+                    softcap: self.softcap,
+                },
+                weights: &mut nodes[root * n * BLOCK..][..n * BLOCK],
+                open: &mut open[root * n..][..n],
+                sure: &mut sure[root * n..][..n],
+            });
+        }
+        let [cells, of_nodes] = &mut mass;
         let count = isa.run(FewRows {
             tree: Tree {
-                nodes: self.of_nodes.means(self.cols),
                 cells: self.of_cells.means(self.cols),
                 of_cells: self.nodes.many(),
                 of_keys: self.cells.many(),
@@ -376,14 +397,13 @@ impl Case {
             },
             keys: &Rows::f16(&self.keys, self.dim).unwrap(),
             values: &Rows::f16(&self.values, self.cols).unwrap(),
-            rows: &rows,
+            queries: self.queries,
             q: Matrix { data: &self.q, stride: self.dim.next_multiple_of(BLOCK), cols: self.dim },
             codes: &self.codes,
             softcap: self.softcap,
             tight: TIGHT,
             centers: &self.centers,
             step: (self.queries + 1) * BLOCK,
-            sigma: &self.sigma[1],
             limits: Thresholds {
                 shares: self.shares,
                 reference: &self.reference,
@@ -403,14 +423,14 @@ impl Case {
                 estimated: &mut estimated,
                 light: &mut light,
                 lost: &mut lost,
-                lean: [lean_of_cells, lean_of_nodes],
+                lean: lean_of_cells,
                 doubt: Some(&mut doubt),
                 out: &mut out,
                 stride,
             },
             room: Room {
-                open: &mut open,
-                sure: &mut sure,
+                open: &open,
+                sure: &sure,
                 weights: &mut nodes,
                 slots: &mut who,
                 scores: &mut scores,
@@ -419,6 +439,21 @@ impl Case {
             seen: Some(&mut seen),
         });
         assert!(lost.iter().all(|lost| !lost));
+        for root in (0..ROOTS).rev() {
+            let p = &nodes[root * self.queries * BLOCK..][..self.queries * BLOCK];
+            let Means { values, spread, value_spread, .. } = self.of_nodes.means(self.cols).block(root);
+            isa.run(Doubt {
+                p,
+                rows: &rows,
+                spread,
+                value_spread,
+                sigma: &self.sigma[1],
+                count: 256.0,
+                out: &mut doubt,
+            });
+            let (total, lean) = (Some(&mut estimated[..]), Some((spread, &mut lean_of_nodes[..])));
+            isa.run(AddValues { p, values, rows: &rows, out: &mut out, total, lean });
+        }
         let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
         let [exact, estimated, light, doubt, out, nodes] =
             [&exact, &estimated, &light, &doubt, &out, &nodes].map(|x| wide(x));
