@@ -59,7 +59,7 @@ pub enum Sigma {
 }
 
 /// Standard deviations that the farthest key of a cell, and of a node, may stand out.
-const STAND_OUT: [f64; 3] = [2.62, 3.0, 3.0];
+const STAND_OUT: [f64; 3] = [2.62, 3.5, 3.5];
 
 /// Thresholds that grow by less stay.
 const RAISE: f64 = 1.2;
