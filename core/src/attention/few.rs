@@ -8,7 +8,7 @@ use super::mask::Visible;
 use super::panel::{SELF, factor};
 use crate::mem::{Rows, RowsMut, Tensor, TensorMut};
 use crate::simd::bias::add_bias;
-use crate::simd::few::{self, Weights};
+use crate::simd::few::{self, Lies, Weights};
 use crate::simd::tile::Span;
 use crate::simd::{self, Isa, Simd, Task, rows};
 
@@ -126,7 +126,7 @@ impl Few<'_> {
         let source = if head.shared() { head.q } else { head.k };
         let total = head.v.rows();
         let bytes = |r: &Rows<'_>| r.rows().saturating_mul(r.cols() * r.dtype().size());
-        let far = bytes(&source).saturating_add(bytes(&head.v)) >= FAR;
+        let lies = Lies::new(bytes(&source).saturating_add(bytes(&head.v)) >= FAR);
         let mut begin = 0;
         while begin < total {
             let end = (begin + block).min(total);
@@ -138,7 +138,7 @@ impl Few<'_> {
             let (first, m) = (begin + lo, hi - lo);
             let keys = if head.shared() { block_of_keys(s, head, first, m, sizes, k) } else { source.slice(first, m) };
             let values = head.v.slice(first, m);
-            few::dots(s, &keys, q, rows, &mut scores[lo..], stride, far);
+            few::dots(s, &keys, q, rows, &mut scores[lo..], stride, lies);
             let mut alpha = [1.0; MOST];
             // Whole vectors, counted from the block's start.
             let (a, b) = (lo & !(ALIGN - 1), hi.next_multiple_of(ALIGN));
@@ -175,7 +175,7 @@ impl Few<'_> {
                 weights[r] = weights[r] * alpha[r] + simd::exp2_sum(s, x, factor, maxima[r]);
             }
             let w = Weights { p: &scores[lo..], stride, alpha: &alpha };
-            few::accumulate(s, &values, &w, rows, sums, sizes.value_stride, far);
+            few::accumulate(s, &values, &w, rows, sums, sizes.value_stride, lies);
             begin = end;
         }
     }

@@ -3,23 +3,36 @@
 use super::Isa;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Bit `1 << isa` per instruction set, bit 7 when asked. Two threads asking at once store the same answer, so plain
+/// Bit `1 << isa` per instruction set, one for what else is known, bit 7 when asked. Two threads asking at once store the same answer, so plain
 /// loads and stores do.
 static FOUND: AtomicU8 = AtomicU8::new(0);
 /// Limit as `isa + 1`, 0 for none.
 static LIMIT: AtomicU8 = AtomicU8::new(0);
 
 const ASKED: u8 = 1 << 7;
+/// Beside the instruction sets: [`fetches_near`].
+const FETCHES_NEAR: u8 = 1 << 6;
 
 /// Whether this machine has it.
 #[inline]
 pub(super) fn available(isa: Isa) -> bool {
+    found() & (1 << isa as u8) != 0
+}
+
+/// Whether this machine brings lines that are read in order from its second cache to the nearest by itself, so that asking for them
+/// there costs more than it brings: AMD's.
+pub(super) fn fetches_near() -> bool {
+    found() & FETCHES_NEAR != 0
+}
+
+#[inline]
+fn found() -> u8 {
     let mut found = FOUND.load(Relaxed);
     if found == 0 {
         found = ASKED | 1 << Isa::Scalar as u8 | ask();
         FOUND.store(found, Relaxed);
     }
-    found & (1 << isa as u8) != 0
+    found
 }
 
 /// The process-wide limit.
@@ -48,7 +61,8 @@ fn ask() -> u8 {
     }
 
     let bit = |word: u32, n: u32| word >> n & 1 == 1;
-    if __cpuid(0).eax < 7 {
+    let zero = __cpuid(0);
+    if zero.eax < 7 {
         return 0;
     }
     let one = __cpuid(1);
@@ -63,7 +77,8 @@ fn ask() -> u8 {
     // XMM and YMM; then opmask and both halves of ZMM.
     let avx2 = saved & 0x6 == 0x6 && avx && fma && f16c && bit(seven, 5);
     let avx512 = saved & 0xe6 == 0xe6 && [16, 17, 30, 31].into_iter().all(|n| bit(seven, n));
-    let mut found = 0;
+    let name = [zero.ebx, zero.edx, zero.ecx].map(u32::to_le_bytes);
+    let mut found = if name.as_flattened() == b"AuthenticAMD" { FETCHES_NEAR } else { 0 };
     if avx2 {
         found |= 1 << Isa::Avx2 as u8;
         if avx512 {

@@ -4,30 +4,66 @@
 //! it shares a tile with: one accumulator per row and key, or per row and column, and sums in a fixed order.
 
 use super::element::{Bf16, Element, F16, F32};
-use super::one_by_one;
 use super::vector::Simd;
+use super::{detect, one_by_one};
 use crate::mem::{Dtype, Rows};
 
 /// Keys of a step: scores of up to `STEP - 1` keys beyond the last are written.
 pub(crate) const STEP: usize = 8;
 
-/// Bytes of a matrix that are asked for ahead of their use: into the nearest cache, and from memory. Machines fetch ahead by
-/// themselves within a page only, and keys and values change pages every few steps.
+/// Bytes of a matrix that are asked for ahead of their use: into the nearest cache, and from memory, there also for machines that
+/// [bring lines nearer](detect::fetches_near) by themselves. Machines fetch ahead within a page only, and keys and values change
+/// pages every few steps.
 const NEAR: usize = 2 << 10;
-const FAR: usize = 16 << 10;
+const FAR: [usize; 2] = [16 << 10, 8 << 10];
+
+/// Bytes of the longest keys that such machines follow: eight are read side by side, which in longer ones is too many places.
+const FOLLOWED: usize = 256;
+
+/// Where keys and values lie, which says what is asked for ahead of their use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lies {
+    /// In some cache: lines are asked for into the nearest, and asking memory would cost more than it brings.
+    Cached,
+    /// In memory, of a machine that brings lines nearer by itself: only memory is asked.
+    Memory,
+    /// In memory, of others: both.
+    MemoryAndNear,
+}
+
+/// The same as constants: what is decided line by line costs up to a fifth of the time.
+const CACHED: usize = Lies::Cached as usize;
+const MEMORY: usize = Lies::Memory as usize;
+const BOTH: usize = Lies::MemoryAndNear as usize;
+
+impl Lies {
+    /// Of matrices that no cache holds (`far`), or that one may hold.
+    pub(crate) fn new(far: bool) -> Lies {
+        match (far, detect::fetches_near()) {
+            (false, _) => Lies::Cached,
+            (_, true) => Lies::Memory,
+            _ => Lies::MemoryAndNear,
+        }
+    }
+
+    /// The same for keys of so many bytes.
+    fn of_keys(self, bytes: usize) -> Lies {
+        if self == Lies::Memory && bytes > FOLLOWED { Lies::MemoryAndNear } else { self }
+    }
+}
 
 /// How far ahead lines are asked for, in elements of a matrix whose rows are `pitch` apart.
 #[derive(Clone, Copy)]
-struct Ahead {
+struct Ahead<const LIES: usize> {
     near: usize,
-    /// 0 where the matrix is in some cache: then asking costs more than it brings.
     far: usize,
 }
 
-impl Ahead {
-    fn new<T>(cols: usize, pitch: usize, far: bool) -> Self {
+impl<const LIES: usize> Ahead<LIES> {
+    fn new<T>(cols: usize, pitch: usize) -> Self {
         let rows = |bytes: usize| bytes.div_ceil((cols * size_of::<T>()).max(1));
-        Self { near: rows(NEAR).saturating_mul(pitch), far: if far { rows(FAR).saturating_mul(pitch) } else { 0 } }
+        let far = FAR[usize::from(detect::fetches_near())];
+        Self { near: rows(NEAR).saturating_mul(pitch), far: rows(far).saturating_mul(pitch) }
     }
 
     /// Asks for what comes as much later as `cols` elements at `p` come now.
@@ -36,8 +72,10 @@ impl Ahead {
         let (near, far) = (p.wrapping_add(self.near).cast::<u8>(), p.wrapping_add(self.far).cast::<u8>());
         let mut at = 0;
         while at < cols * size_of::<T>() {
-            s.prefetch_near(near.wrapping_add(at));
-            if self.far > 0 {
+            if LIES != MEMORY {
+                s.prefetch_near(near.wrapping_add(at));
+            }
+            if LIES != CACHED {
                 s.prefetch(far.wrapping_add(at));
             }
             at += LINE;
@@ -50,45 +88,56 @@ const LINE: usize = 64;
 
 /// Runs `$f::<element>` for the type of `$rows`.
 macro_rules! by_type {
-    ($rows:expr, $f:ident ( $($arg:expr),* )) => {
+    ($rows:expr, $f:ident ( $($arg:expr),* ) $(, $lies:ident)?) => {
         match $rows.dtype() {
-            Dtype::F32 => $f::<F32, S>($($arg),*),
-            Dtype::F16 => $f::<F16, S>($($arg),*),
-            Dtype::Bf16 => $f::<Bf16, S>($($arg),*),
+            Dtype::F32 => $f::<F32, S $(, $lies)?>($($arg),*),
+            Dtype::F16 => $f::<F16, S $(, $lies)?>($($arg),*),
+            Dtype::Bf16 => $f::<Bf16, S $(, $lies)?>($($arg),*),
         }
     };
 }
 
-/// `out[r * stride + j] = <keys[j], q[r * keys.cols()..]>` for `rows` query rows and all keys. With `far`, keys come from memory.
+/// The same for where they lie. One lane asks for nothing: once is enough.
+macro_rules! by_type_and_place {
+    ($rows:expr, $lies:expr, $f:ident $args:tt) => {
+        match $lies {
+            Lies::Memory if S::LANES > 1 => by_type!($rows, $f $args, MEMORY),
+            Lies::MemoryAndNear if S::LANES > 1 => by_type!($rows, $f $args, BOTH),
+            _ => by_type!($rows, $f $args, CACHED),
+        }
+    };
+}
+
+/// `out[r * stride + j] = <keys[j], q[r * keys.cols()..]>` for `rows` query rows and all keys.
 ///
 /// # Panics
 /// If `q` or `out` is too short: every row of `out` holds [`STEP`]` - 1` numbers more than there are keys.
 #[inline(always)]
-pub(crate) fn dots<S: Simd>(s: S, keys: &Rows<'_>, q: &[f32], rows: usize, out: &mut [f32], stride: usize, far: bool) {
+pub(crate) fn dots<S: Simd>(s: S, keys: &Rows<'_>, q: &[f32], rows: usize, out: &mut [f32], stride: usize, lies: Lies) {
     let (n, dim) = (keys.rows(), keys.cols());
     if n == 0 || rows == 0 {
         return;
     }
     assert!(q.len() >= rows * dim && stride >= n + STEP - 1 && out.len() >= (rows - 1) * stride + n + STEP - 1);
+    let lies = lies.of_keys(dim * keys.dtype().size());
     // SAFETY: the lengths were checked; a view's rows are readable.
-    unsafe { by_type!(keys, dots_of(s, keys, q.as_ptr(), rows, out.as_mut_ptr(), stride, far)) }
+    unsafe { by_type_and_place!(keys, lies, dots_of(s, keys, q.as_ptr(), rows, out.as_mut_ptr(), stride)) }
 }
 
 /// # Safety
 /// As [`dots`] checks; `E` is the type of `keys`, of which there are some.
 #[inline(always)]
-unsafe fn dots_of<E: Element, S: Simd>(
+unsafe fn dots_of<E: Element, S: Simd, const LIES: usize>(
     s: S,
     keys: &Rows<'_>,
     q: *const f32,
     rows: usize,
     out: *mut f32,
     stride: usize,
-    far: bool,
 ) {
     let (n, dim) = (keys.rows(), keys.cols());
     let (p, pitch) = (keys.as_ptr().cast::<E::T>(), keys.stride() / keys.dtype().size());
-    let ahead = Ahead::new::<E::T>(dim, pitch, far);
+    let ahead = Ahead::<LIES>::new::<E::T>(dim, pitch);
     let mut j = 0;
     while j < n {
         let mut at = [p; STEP];
@@ -214,7 +263,7 @@ pub(crate) struct Weights<'a> {
     pub(crate) alpha: &'a [f32],
 }
 
-/// `acc[r] = acc[r] * alpha[r] + sum_j p[r][j] values[j]`; rows of `acc` are `stride` apart. With `far`, values come from memory.
+/// `acc[r] = acc[r] * alpha[r] + sum_j p[r][j] values[j]`; rows of `acc` are `stride` apart.
 ///
 /// # Panics
 /// If a slice is too short.
@@ -226,7 +275,7 @@ pub(crate) fn accumulate<S: Simd>(
     rows: usize,
     acc: &mut [f32],
     stride: usize,
-    far: bool,
+    lies: Lies,
 ) {
     let (n, cols) = (values.rows(), values.cols());
     if n == 0 || rows == 0 {
@@ -235,23 +284,22 @@ pub(crate) fn accumulate<S: Simd>(
     assert!(weights.stride >= n && weights.p.len() >= (rows - 1) * weights.stride + n && weights.alpha.len() >= rows);
     assert!(stride >= cols && acc.len() >= (rows - 1) * stride + cols);
     // SAFETY: the lengths were checked; a view's rows are readable.
-    unsafe { by_type!(values, accumulate_of(s, values, weights, rows, acc.as_mut_ptr(), stride, far)) }
+    unsafe { by_type_and_place!(values, lies, accumulate_of(s, values, weights, rows, acc.as_mut_ptr(), stride)) }
 }
 
 /// # Safety
 /// As [`accumulate`] checks; `E` is the type of `values`.
 #[inline(always)]
-unsafe fn accumulate_of<E: Element, S: Simd>(
+unsafe fn accumulate_of<E: Element, S: Simd, const LIES: usize>(
     s: S,
     values: &Rows<'_>,
     weights: &Weights<'_>,
     rows: usize,
     acc: *mut f32,
     stride: usize,
-    far: bool,
 ) {
     let pitch = values.stride() / values.dtype().size();
-    let ahead = Ahead::new::<E::T>(values.cols(), pitch, far);
+    let ahead = Ahead::<LIES>::new::<E::T>(values.cols(), pitch);
     let mut r = 0;
     while r < rows {
         let left = if one_by_one::<S>() { 1 } else { rows - r };
@@ -296,10 +344,10 @@ unsafe fn accumulate_of<E: Element, S: Simd>(
     }
 }
 
-struct Columns<T> {
+struct Columns<T, const LIES: usize> {
     values: *const T,
     pitch: usize,
-    ahead: Option<Ahead>,
+    ahead: Option<Ahead<LIES>>,
     n: usize,
     cols: usize,
     p: *const f32,
@@ -309,7 +357,7 @@ struct Columns<T> {
     stride: usize,
 }
 
-impl<T: Copy> Columns<T> {
+impl<T: Copy, const LIES: usize> Columns<T, LIES> {
     /// `R` rows, `C` vectors of columns at a time, then single ones.
     ///
     /// # Safety

@@ -14,6 +14,8 @@ mod codes_tests;
 mod detect;
 mod element;
 pub(crate) mod few;
+#[cfg(all(test, feature = "full"))]
+mod few_tests;
 pub(crate) mod fixed;
 mod kernels;
 mod math;
