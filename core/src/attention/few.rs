@@ -23,7 +23,7 @@ pub(super) const MOST: usize = 32;
 /// Keys of a block. Larger ones measure no better; smaller ones load and store the sums too often.
 const BLOCK: usize = 128;
 
-/// Bytes of keys and values from which memory, not arithmetic, decides: caches do not hold them.
+/// Bytes of keys and values that a row sees from which memory, not arithmetic, decides: caches do not hold them.
 const FAR: usize = 16 << 20;
 
 /// Vectors start at multiples of this in a block of scores, whatever the instruction set.
@@ -125,7 +125,8 @@ impl Few<'_> {
         let (maxima, weights) = state.split_at_mut(sizes.rows);
         let source = if head.shared() { head.q } else { head.k };
         let total = head.v.rows();
-        let bytes = |r: &Rows<'_>| r.rows().saturating_mul(r.cols() * r.dtype().size());
+        let most = seen[..n].iter().map(|of| of.sinks + of.end.saturating_sub(of.begin)).max().unwrap_or(0);
+        let bytes = |r: &Rows<'_>| most.saturating_mul(r.cols() * r.dtype().size());
         let lies = Lies::new(bytes(&source).saturating_add(bytes(&head.v)) >= FAR);
         let mut begin = 0;
         while begin < total {

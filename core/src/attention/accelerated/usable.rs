@@ -40,10 +40,10 @@ impl Usable {
         self.nodes.fill([0; PARTS]);
     }
 
-    /// The parts of `bits` use a segment.
-    fn set(&mut self, segment: usize, bits: u8) {
+    /// The parts of `bits`, of so many, use a segment.
+    fn set(&mut self, segment: usize, bits: u8, parts: usize) {
         self.bits[segment] = bits;
-        for (part, nodes) in self.nodes[segment / ROOT].iter_mut().enumerate() {
+        for (part, nodes) in self.nodes[segment / ROOT][..parts].iter_mut().enumerate() {
             let lanes = ((1u32 << NODES) - 1) as u16;
             *nodes |= (lanes * u16::from(bits >> part & 1)) << (segment % ROOT * NODES);
         }
@@ -57,6 +57,11 @@ impl Usable {
     /// Nodes of root block `at` that some part uses, as bits.
     pub(super) fn present(&self, at: usize) -> u16 {
         self.nodes[at].iter().fold(0, |all, bits| all | bits)
+    }
+
+    /// Segments that a part uses.
+    fn of_part(&self, part: usize) -> usize {
+        self.nodes.iter().map(|nodes| nodes[part].count_ones() as usize).sum::<usize>() / NODES
     }
 
     /// Segments that some part uses.
@@ -117,24 +122,18 @@ impl RowBlock<'_> {
                 continue;
             }
             match if plain { Seen::All } else { self.masked(work, segment) } {
-                Seen::All => work.usable.set(segment, bits),
+                Seen::All => work.usable.set(segment, bits, parts),
                 Seen::Part => {}
                 Seen::Nothing => work.usable.bits[segment] = bits | HIDDEN,
             }
         }
-        let count =
-            |part: usize| work.usable.nodes.iter().map(|nodes| nodes[part].count_ones() as usize).sum::<usize>();
-        (0..parts).map(count).max().unwrap_or(0) / NODES
+        (0..parts).map(|part| work.usable.of_part(part)).max().unwrap_or(0)
     }
 
     /// Query-key pairs that cells stand for, after [`find_usable`](RowBlock::find_usable).
     pub(super) fn covered(&self, work: &Work) -> usize {
-        let rows: [usize; PARTS] = core::array::from_fn(|part| self.n.saturating_sub(part * SEGMENT).min(SEGMENT));
-        let of = |&bits: &u8| match bits {
-            _ if bits & HIDDEN != 0 => 0,
-            _ => rows.iter().enumerate().map(|(part, &n)| if bits >> part & 1 != 0 { n } else { 0 }).sum::<usize>(),
-        };
-        work.usable.bits.iter().map(of).sum::<usize>() * SEGMENT * self.group
+        let rows = |part: usize| (self.n - part * SEGMENT).min(SEGMENT);
+        (0..self.parts()).map(|part| rows(part) * work.usable.of_part(part)).sum::<usize>() * SEGMENT * self.group
     }
 
     /// Notes what is left between the segments that a part uses, but for what no row sees.
