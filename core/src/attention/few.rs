@@ -50,6 +50,7 @@ struct Few<'a> {
 /// Sums, maxima and weights of all rows into the work memory, row `i` of head `h` at `h * n + i`. The queries, what every
 /// row sees and the initial state are there already. A task of its own, compiled once for all callers.
 struct Sum<'a> {
+    isa: Isa,
     few: Few<'a>,
     work: &'a mut Work,
 }
@@ -59,7 +60,7 @@ impl Task for Sum<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        self.few.run(s, self.work);
+        self.few.run(s, self.isa, self.work);
     }
 }
 
@@ -108,12 +109,12 @@ impl Few<'_> {
         for range in ranges {
             look(self.head, self.queries, self.n, work);
             clamp(&mut work.seen[..self.n], *range);
-            isa.run(Sum { few: Few { ..self }, work });
+            isa.run(Sum { isa, few: Few { ..self }, work });
         }
     }
 
     #[inline(always)]
-    fn run<S: Simd>(&self, s: S, work: &mut Work) {
+    fn run<S: Simd>(&self, s: S, isa: Isa, work: &mut Work) {
         let (head, n, rows) = (self.head, self.n, self.heads * self.n);
         assert!(rows <= MOST && n > 0);
         let keep = head.masking.keep(head.batch);
@@ -139,7 +140,7 @@ impl Few<'_> {
             let (first, m) = (begin + lo, hi - lo);
             let keys = if head.shared() { block_of_keys(s, head, first, m, sizes, k) } else { source.slice(first, m) };
             let values = head.v.slice(first, m);
-            few::dots(s, &keys, q, rows, &mut scores[lo..], stride, lies);
+            few::dots(isa, &keys, q, rows, &mut scores[lo..], stride, lies);
             let mut alpha = [1.0; MOST];
             // Whole vectors, counted from the block's start.
             let (a, b) = (lo & !(ALIGN - 1), hi.next_multiple_of(ALIGN));
@@ -176,7 +177,7 @@ impl Few<'_> {
                 weights[r] = weights[r] * alpha[r] + simd::exp2_sum(s, x, factor, maxima[r]);
             }
             let w = Weights { p: &scores[lo..], stride, alpha: &alpha };
-            few::accumulate(s, &values, &w, rows, sums, sizes.value_stride, lies);
+            few::accumulate(isa, &values, &w, rows, sums, sizes.value_stride, lies);
             begin = end;
         }
     }
@@ -223,7 +224,7 @@ pub(super) fn attend_group(
         isa.run(Load { q: &each(h).q, queries, n, at: h * n, work });
     }
     work.clear(heads * n);
-    isa.run(Sum { few: Few { head, heads, queries, n }, work });
+    isa.run(Sum { isa, few: Few { head, heads, queries, n }, work });
     for h in 0..heads {
         let each = each(h);
         let mut to = out.rows(head.batch, each.head, 0, n);
@@ -283,7 +284,7 @@ pub(super) fn attend(
 ) {
     isa.run(Load { q: &head.q, queries, n, at: 0, work });
     work.clear(n);
-    isa.run(Sum { few: Few { head, heads: 1, queries, n }, work });
+    isa.run(Sum { isa, few: Few { head, heads: 1, queries, n }, work });
     finish(isa, head, queries, n, 0, out, at, lse, work);
 }
 

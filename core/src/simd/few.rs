@@ -5,8 +5,9 @@
 
 use super::element::{Bf16, Element, F16, F32};
 use super::vector::Simd;
-use super::{detect, one_by_one};
+use super::{Isa, Task, detect, one_by_one};
 use crate::mem::{Dtype, Rows};
+use core::marker::PhantomData;
 
 /// Keys of a step: scores of up to `STEP - 1` keys beyond the last are written.
 pub(crate) const STEP: usize = 8;
@@ -46,9 +47,10 @@ impl Lies {
         }
     }
 
-    /// The same for keys of so many bytes.
-    fn of_keys(self, bytes: usize) -> Lies {
-        if self == Lies::Memory && bytes > FOLLOWED { Lies::MemoryAndNear } else { self }
+    /// The same for keys.
+    fn of_keys(self, keys: &Rows<'_>) -> Lies {
+        let followed = keys.cols() * keys.dtype().size() <= FOLLOWED;
+        if self == Lies::Memory && !followed { Lies::MemoryAndNear } else { self }
     }
 }
 
@@ -86,42 +88,77 @@ impl<const LIES: usize> Ahead<LIES> {
 /// Bytes of a cache line, or of half of one.
 const LINE: usize = 64;
 
-/// Runs `$f::<element>` for the type of `$rows`.
+/// Runs `$f::<element>` for the type of `$rows`, or a task of such elements.
 macro_rules! by_type {
-    ($rows:expr, $f:ident ( $($arg:expr),* ) $(, $lies:ident)?) => {
+    ($rows:expr, $f:ident ( $($arg:expr),* )) => {
         match $rows.dtype() {
-            Dtype::F32 => $f::<F32, S $(, $lies)?>($($arg),*),
-            Dtype::F16 => $f::<F16, S $(, $lies)?>($($arg),*),
-            Dtype::Bf16 => $f::<Bf16, S $(, $lies)?>($($arg),*),
+            Dtype::F32 => $f::<F32, S>($($arg),*),
+            Dtype::F16 => $f::<F16, S>($($arg),*),
+            Dtype::Bf16 => $f::<Bf16, S>($($arg),*),
+        }
+    };
+    ($rows:expr, $isa:expr, $task:ident, $lies:ident, $of:expr) => {
+        match $rows.dtype() {
+            Dtype::F32 => $isa.run($task::<F32, $lies> { of: $of, element: PhantomData }),
+            Dtype::F16 => $isa.run($task::<F16, $lies> { of: $of, element: PhantomData }),
+            Dtype::Bf16 => $isa.run($task::<Bf16, $lies> { of: $of, element: PhantomData }),
         }
     };
 }
 
-/// The same for where they lie. One lane asks for nothing: once is enough.
+/// The same for where they lie; once is enough where nothing can be asked for.
 macro_rules! by_type_and_place {
-    ($rows:expr, $lies:expr, $f:ident $args:tt) => {
+    ($rows:expr, $lies:expr, $isa:expr, $task:ident, $of:expr) => {
         match $lies {
-            Lies::Memory if S::LANES > 1 => by_type!($rows, $f $args, MEMORY),
-            Lies::MemoryAndNear if S::LANES > 1 => by_type!($rows, $f $args, BOTH),
-            _ => by_type!($rows, $f $args, CACHED),
+            Lies::Memory if ASKS => by_type!($rows, $isa, $task, MEMORY, $of),
+            Lies::MemoryAndNear if ASKS => by_type!($rows, $isa, $task, BOTH, $of),
+            _ => by_type!($rows, $isa, $task, CACHED, $of),
         }
     };
 }
+
+/// Whether there are vectors that ask for lines.
+const ASKS: bool = cfg!(target_arch = "x86_64");
 
 /// `out[r * stride + j] = <keys[j], q[r * keys.cols()..]>` for `rows` query rows and all keys.
 ///
 /// # Panics
 /// If `q` or `out` is too short: every row of `out` holds [`STEP`]` - 1` numbers more than there are keys.
-#[inline(always)]
-pub(crate) fn dots<S: Simd>(s: S, keys: &Rows<'_>, q: &[f32], rows: usize, out: &mut [f32], stride: usize, lies: Lies) {
+pub(crate) fn dots(isa: Isa, keys: &Rows<'_>, q: &[f32], rows: usize, out: &mut [f32], stride: usize, lies: Lies) {
     let (n, dim) = (keys.rows(), keys.cols());
     if n == 0 || rows == 0 {
         return;
     }
     assert!(q.len() >= rows * dim && stride >= n + STEP - 1 && out.len() >= (rows - 1) * stride + n + STEP - 1);
-    let lies = lies.of_keys(dim * keys.dtype().size());
-    // SAFETY: the lengths were checked; a view's rows are readable.
-    unsafe { by_type_and_place!(keys, lies, dots_of(s, keys, q.as_ptr(), rows, out.as_mut_ptr(), stride)) }
+    let lies = lies.of_keys(keys);
+    by_type_and_place!(keys, lies, isa, Dots, Scored { keys, q, rows, out, stride })
+}
+
+/// What [`dots`] has checked.
+struct Scored<'a> {
+    keys: &'a Rows<'a>,
+    q: &'a [f32],
+    rows: usize,
+    out: &'a mut [f32],
+    stride: usize,
+}
+
+/// [`dots`] of elements `E`. A task of its own, like [`Accumulate`]: side by side in one function they take each other's registers, and
+/// what reads a cache becomes up to a half slower.
+struct Dots<'a, E, const LIES: usize> {
+    of: Scored<'a>,
+    element: PhantomData<E>,
+}
+
+impl<E: Element, const LIES: usize> Task for Dots<'_, E, LIES> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Scored { keys, q, rows, out, stride } = self.of;
+        // SAFETY: the lengths were checked; a view's rows are readable.
+        unsafe { dots_of::<E, S, LIES>(s, keys, q.as_ptr(), rows, out.as_mut_ptr(), stride) }
+    }
 }
 
 /// # Safety
@@ -267,9 +304,8 @@ pub(crate) struct Weights<'a> {
 ///
 /// # Panics
 /// If a slice is too short.
-#[inline(always)]
-pub(crate) fn accumulate<S: Simd>(
-    s: S,
+pub(crate) fn accumulate(
+    isa: Isa,
     values: &Rows<'_>,
     weights: &Weights<'_>,
     rows: usize,
@@ -283,8 +319,33 @@ pub(crate) fn accumulate<S: Simd>(
     }
     assert!(weights.stride >= n && weights.p.len() >= (rows - 1) * weights.stride + n && weights.alpha.len() >= rows);
     assert!(stride >= cols && acc.len() >= (rows - 1) * stride + cols);
-    // SAFETY: the lengths were checked; a view's rows are readable.
-    unsafe { by_type_and_place!(values, lies, accumulate_of(s, values, weights, rows, acc.as_mut_ptr(), stride)) }
+    by_type_and_place!(values, lies, isa, Accumulate, Weighted { values, weights, rows, acc, stride })
+}
+
+/// What [`accumulate`] has checked.
+struct Weighted<'a> {
+    values: &'a Rows<'a>,
+    weights: &'a Weights<'a>,
+    rows: usize,
+    acc: &'a mut [f32],
+    stride: usize,
+}
+
+/// [`accumulate`] of elements `E`.
+struct Accumulate<'a, E, const LIES: usize> {
+    of: Weighted<'a>,
+    element: PhantomData<E>,
+}
+
+impl<E: Element, const LIES: usize> Task for Accumulate<'_, E, LIES> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Weighted { values, weights, rows, acc, stride } = self.of;
+        // SAFETY: the lengths were checked; a view's rows are readable.
+        unsafe { accumulate_of::<E, S, LIES>(s, values, weights, rows, acc.as_mut_ptr(), stride) }
+    }
 }
 
 /// # Safety

@@ -1,7 +1,7 @@
 //! Few rows against keys and values anywhere: beside f64, and the same bits wherever these lie.
 
+use super::Isa;
 use super::few::{Lies, STEP, Weights, accumulate, dots};
-use super::{Isa, Simd, Task};
 use crate::math::hash;
 use crate::mem::{Dtype, Rows};
 use half::{bf16, f16};
@@ -30,26 +30,13 @@ fn stored(x: &[f32], dtype: Dtype) -> (Vec<u32>, Vec<f64>) {
 }
 
 /// Scores of all rows, then weighted sums.
-struct Both<'a> {
-    x: Rows<'a>,
-    q: &'a [f32],
-    rows: usize,
-    lies: Lies,
-}
-
-impl Task for Both<'_> {
-    type Out = (Vec<f32>, Vec<f32>);
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> (Vec<f32>, Vec<f32>) {
-        let Both { x, q, rows, lies } = self;
-        let stride = KEYS + STEP;
-        let (mut scores, mut sums) = (vec![0.0; rows * stride], vec![1.0; rows * x.cols()]);
-        dots(s, &x, q, rows, &mut scores, stride, lies);
-        let w = Weights { p: &scores, stride, alpha: &[0.5; 8] };
-        accumulate(s, &x, &w, rows, &mut sums, x.cols(), lies);
-        (scores, sums)
-    }
+fn both(isa: Isa, x: &Rows<'_>, q: &[f32], rows: usize, lies: Lies) -> (Vec<f32>, Vec<f32>) {
+    let stride = KEYS + STEP;
+    let (mut scores, mut sums) = (vec![0.0; rows * stride], vec![1.0; rows * x.cols()]);
+    dots(isa, x, q, rows, &mut scores, stride, lies);
+    let w = Weights { p: &scores, stride, alpha: &[0.5; 8] };
+    accumulate(isa, x, &w, rows, &mut sums, x.cols(), lies);
+    (scores, sums)
 }
 
 #[test]
@@ -65,7 +52,7 @@ fn places_change_nothing_but_what_is_asked_for() {
                 let x = unsafe { Rows::from_raw(p, dtype, KEYS, dim, stride, "x") }.expect("rows");
                 for rows in [1, 2, 3, 5] {
                     let q = noise(rows * dim, 2);
-                    let of = |lies| isa.run(Both { x, q: &q, rows, lies });
+                    let of = |lies| both(isa, &x, &q, rows, lies);
                     let [(scores, sums), others @ ..] = PLACES.map(of);
                     for (more, than) in others {
                         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
