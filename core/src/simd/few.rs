@@ -40,7 +40,7 @@ const BOTH: usize = Lies::MemoryAndNear as usize;
 impl Lies {
     /// Of matrices that no cache holds (`far`), or that one may hold.
     pub(crate) fn new(far: bool) -> Lies {
-        match (far, detect::fetches_near()) {
+        match (far && ASKS, detect::fetches_near()) {
             (false, _) => Lies::Cached,
             (_, true) => Lies::Memory,
             _ => Lies::MemoryAndNear,
@@ -64,7 +64,7 @@ struct Ahead<const LIES: usize> {
 impl<const LIES: usize> Ahead<LIES> {
     fn new<T>(cols: usize, pitch: usize) -> Self {
         let rows = |bytes: usize| bytes.div_ceil((cols * size_of::<T>()).max(1));
-        let far = FAR[usize::from(detect::fetches_near())];
+        let far = FAR[usize::from(ASKS && detect::fetches_near())];
         Self { near: rows(NEAR).saturating_mul(pitch), far: rows(far).saturating_mul(pitch) }
     }
 
