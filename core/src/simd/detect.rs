@@ -3,8 +3,8 @@
 use super::Isa;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Bit `1 << isa` per instruction set, one for what else is known, bit 7 when asked. Two threads asking at once store the same answer, so plain
-/// loads and stores do.
+/// Bit `1 << isa` per instruction set, one for what else is known, bit 7 when asked. Two threads asking at once store the same answer,
+/// so plain loads and stores do.
 static FOUND: AtomicU8 = AtomicU8::new(0);
 /// Limit as `isa + 1`, 0 for none.
 static LIMIT: AtomicU8 = AtomicU8::new(0);
