@@ -59,7 +59,7 @@ impl SessionOptions {
             && self.capacity >= self.least().max(SEGMENT)
     }
 
-    /// Type of the cells' means: that of keys and values, but f32 under certificates, whose bounds need them exact.
+    /// Type of keys and values that cells keep means for: in f32 under certificates, whose bounds need them exact.
     pub(super) fn means(&self) -> Dtype {
         if self.attention.certificate { Dtype::F32 } else { self.kv_dtype }
     }

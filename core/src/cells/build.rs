@@ -201,7 +201,7 @@ impl Bench {
         for (level, size, first) in [(&mut *leaves, BLOCK, at * LEAVES), (nodes, BLOCK * BLOCK, at * NODES)] {
             for i in 0..SEGMENT / size {
                 self.mean_of(isa, i * size, size, d);
-                level.values.set((first + i) * stride, 1, &self.mean[..d]);
+                level.values.set(first + i, stride, &self.mean[..d]);
                 let height = &mut self.height[..size];
                 isa.sq_dists_at(&self.rows, d, &self.order[i * size..][..size], &self.mean[..d], height);
                 level.value_spread[first + i] = height.iter().sum::<f32>() / size as f32;

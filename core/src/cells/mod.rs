@@ -9,18 +9,19 @@ mod alike;
 mod beyond;
 mod build;
 mod coords;
+mod means;
 mod rest;
 
 use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
 use crate::simd::Isa;
 pub(crate) use crate::simd::block::{BLOCK, Beyond, Matrix};
-use crate::simd::block::{Means as LevelMeans, Stored, Tree, Values};
+use crate::simd::block::{Means, Stored, Tree, Values};
 pub(crate) use alike::Alike;
 use beyond::Bounds;
 use build::Bench;
 pub(crate) use coords::Coords;
-use half::f16;
+use means::{MeanKeys, MeanValues};
 use rest::Rest;
 
 /// Keys of a segment.
@@ -47,77 +48,9 @@ fn moments_len(dim_k: usize, stride: usize) -> [usize; 2] {
     [len.saturating_add(dim_k.saturating_mul(stride)), len]
 }
 
-/// Means in their storage type: as keys and values of a cache are stored, f32 elsewhere.
-enum Means {
-    F32(Buf<f32>),
-    F16(Buf<f16>),
-}
-
-impl Means {
-    fn plan(plan: &mut Plan, dtype: Dtype, n: usize) {
-        match dtype {
-            Dtype::F16 => Buf::<f16>::plan(plan, n),
-            _ => Buf::<f32>::plan(plan, n),
-        }
-    }
-
-    fn new(memory: &Memory, dtype: Dtype, n: usize) -> Result<Self> {
-        Ok(match dtype {
-            Dtype::F16 => Means::F16(Buf::filled(memory, n, f16::ZERO)?),
-            _ => Means::F32(Buf::filled(memory, n, 0.0)?),
-        })
-    }
-
-    /// Every `step`th element from `at` on. Means of numbers of a type are in its range.
-    fn set(&mut self, at: usize, step: usize, x: &[f32]) {
-        match self {
-            Means::F32(to) => to[at..].iter_mut().step_by(step).zip(x).for_each(|(to, &x)| *to = x),
-            Means::F16(to) => to[at..].iter_mut().step_by(step).zip(x).for_each(|(to, &x)| *to = f16::from_f32(x)),
-        }
-    }
-
-    /// All of them, of cells that are certified.
-    fn exact(&self) -> &[f32] {
-        match self {
-            Means::F32(x) => x,
-            Means::F16(_) => unreachable!("certified cells keep means in f32"),
-        }
-    }
-
-    fn part(&self, at: usize, n: usize) -> Stored<'_> {
-        match self {
-            Means::F32(x) => Stored::F32(&x[at..][..n]),
-            Means::F16(x) => Stored::F16(&x[at..][..n]),
-        }
-    }
-}
-
-/// Mean keys, transposed `[block][dim_k][BLOCK]`.
-struct MeanKeys {
-    nodes: Means,
-    /// Only certificates need them: to everything else a cell's mean is that of its node and four bits a coordinate.
-    cells: Option<Buf<f32>>,
-}
-
-impl MeanKeys {
-    /// Of node `at`, counted over all blocks.
-    fn set_node(&mut self, at: usize, key: &[f32]) {
-        self.nodes.set(at / BLOCK * key.len() * BLOCK + at % BLOCK, BLOCK, key);
-    }
-
-    /// Of cell `at`.
-    fn set_cell(&mut self, at: usize, key: &[f32]) {
-        if let Some(cells) = &mut self.cells {
-            let to = cells[at / BLOCK * key.len() * BLOCK + at % BLOCK..].iter_mut().step_by(BLOCK);
-            to.zip(key).for_each(|(to, &x)| *to = x);
-        }
-    }
-}
-
 /// Vectors with their values and what is known of the keys below.
 struct Level {
-    /// Means of values `[block][BLOCK][value_stride]`.
-    values: Means,
+    values: MeanValues,
     /// Root mean square distance of the keys from their mean, `[block][BLOCK]`.
     spread: Buf<f32>,
     /// Largest distance, `[block][BLOCK]`.
@@ -132,7 +65,7 @@ struct Level {
 
 impl Level {
     fn plan(plan: &mut Plan, dtype: Dtype, blocks: usize, stride: usize, moment: usize) {
-        Means::plan(plan, dtype, blocks * BLOCK * stride);
+        MeanValues::plan(plan, dtype, blocks, stride);
         for _ in 0..3 {
             Buf::<f32>::plan(plan, blocks * BLOCK);
         }
@@ -141,7 +74,7 @@ impl Level {
 
     fn new(memory: &Memory, dtype: Dtype, blocks: usize, stride: usize, moment: usize) -> Result<Self> {
         Ok(Level {
-            values: Means::new(memory, dtype, blocks * BLOCK * stride)?,
+            values: MeanValues::new(memory, dtype, blocks, stride)?,
             spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             reach: Buf::filled(memory, blocks * BLOCK, 0.0)?,
             value_spread: Buf::filled(memory, blocks * BLOCK, 0.0)?,
@@ -208,7 +141,7 @@ impl Cells {
         Buf::<u32>::plan(plan, segments * SEGMENT);
         Buf::<[u32; 2]>::plan(plan, segments);
         let [leaves, nodes] = moments_len(dim_k, stride);
-        Means::plan(plan, dtype, segments.div_ceil(ROOT) * dim_k * BLOCK);
+        MeanKeys::plan(plan, dtype, dim_k, segments.div_ceil(ROOT));
         Level::plan(plan, dtype, segments * NODES, stride, leaves);
         Level::plan(plan, dtype, segments.div_ceil(ROOT), stride, nodes);
         Coords::plan(plan, dim_k, segments * LEAVES);
@@ -234,7 +167,7 @@ impl Cells {
             ids: Buf::filled(memory, segments * SEGMENT, 0)?,
             range: Buf::filled(memory, segments, [0; 2])?,
             differ: false,
-            means: MeanKeys { nodes: Means::new(memory, dtype, segments.div_ceil(ROOT) * dim_k * BLOCK)?, cells: None },
+            means: MeanKeys::new(memory, dtype, dim_k, segments.div_ceil(ROOT))?,
             leaves: Level::new(memory, dtype, segments * NODES, stride, moments[0])?,
             nodes: Level::new(memory, dtype, segments.div_ceil(ROOT), stride, moments[1])?,
             coords: Coords::new(memory, dim_k, segments * LEAVES)?,
@@ -246,23 +179,23 @@ impl Cells {
 
     /// Adds what [`certified`](Cells::certified) takes to a plan.
     pub fn plan_certified(plan: &mut Plan, dim_k: usize, dim_v: usize, keys: usize) {
-        Buf::<f32>::plan(plan, keys / SEGMENT * LEAVES * dim_k);
+        MeanKeys::plan_cells(plan, dim_k, keys / SEGMENT * LEAVES);
         Bounds::plan(plan, dim_k, dim_v, keys / SEGMENT);
     }
 
     /// From now on everything is kept that bounds of the estimates need: a cell's mean key and 20 bytes.
     ///
-    /// Means must be f32: that the residuals of a cell sum to zero bounds its mass from below (Jensen) and takes the mean
-    /// weight out of what its values do, and means rounded to f16 are off by more than rounding in f32 is allowed for.
+    /// Means must be in f32: that the residuals of a cell sum to zero bounds its mass from below (Jensen) and takes the mean
+    /// weight out of what its values do, and rounded means are off by more than rounding in f32 is allowed for.
     ///
     /// # Errors
     /// `NoMemory`, `Budget`.
     ///
     /// # Panics
-    /// If means are f16.
+    /// If means are rounded.
     pub fn certified(mut self, memory: &Memory) -> Result<Self> {
-        assert!(matches!(self.leaves.values, Means::F32(_)), "bounds take means in f32");
-        self.means.cells = Some(Buf::filled(memory, self.capacity * LEAVES * self.dim_k, 0.0)?);
+        assert!(matches!(self.leaves.values, MeanValues::Whole(_)), "bounds take means in f32");
+        self.means.keep_cells(memory, self.capacity * LEAVES)?;
         self.bounds = Some(Bounds::new(memory, self.dim_k, self.dim_v, self.capacity)?);
         Ok(self)
     }
@@ -346,7 +279,7 @@ impl Cells {
         self.bench.describe_keys(isa, at, counts, &mut self.means, &mut self.leaves, &mut self.nodes);
         self.built += 1;
         self.bench.coords(isa, at, &mut self.coords);
-        if let (Some(bounds), Some(means)) = (&mut self.bounds, &self.means.cells) {
+        if let (Some(bounds), Some(means)) = (&mut self.bounds, self.means.of_cells()) {
             let (rows, order) = self.bench.loaded(self.dim_k);
             bounds.keys(isa, at, rows, order, means, &self.coords);
         }
@@ -441,7 +374,7 @@ impl Cells {
     }
 
     fn block<'a>(&self, level: &'a Level, at: usize) -> Block<'a> {
-        let data = level.values.part(at * BLOCK * self.stride, BLOCK * self.stride);
+        let data = level.values.blocks(at, 1, self.stride);
         Block {
             values: Values { data, stride: self.stride, cols: self.dim_v },
             spread: &level.spread[at * BLOCK..][..BLOCK],
@@ -465,9 +398,9 @@ impl Cells {
         let nodes = self.segments * NODES;
         let n = nodes * BLOCK;
         Tree {
-            cells: LevelMeans {
+            cells: Means {
                 values: Values {
-                    data: self.leaves.values.part(0, n * self.stride),
+                    data: self.leaves.values.blocks(0, nodes, self.stride),
                     stride: self.stride,
                     cols: self.dim_v,
                 },
@@ -483,12 +416,12 @@ impl Cells {
 
     /// Their mean keys, `[dim_k][BLOCK]`.
     pub(crate) fn root_keys(&self, at: usize) -> Stored<'_> {
-        self.means.nodes.part(at * self.dim_k * BLOCK, self.dim_k * BLOCK)
+        self.means.of_root(at)
     }
 
     /// Mean keys of the cells of a node, `[dim_k][BLOCK]`, of cells that are certified.
     pub(crate) fn cell_keys(&self, node: usize) -> Option<&[f32]> {
-        self.means.cells.as_ref().map(|keys| &keys[node * self.dim_k * BLOCK..][..self.dim_k * BLOCK])
+        self.means.of_cells().map(|keys| &keys[node * self.dim_k * BLOCK..][..self.dim_k * BLOCK])
     }
 
     fn all_moments(&self) -> [&[f32]; 2] {

@@ -31,7 +31,7 @@ impl Simd for Scalar {
         (0..4).fold(acc, |sum, i| sum + i32::from(a[i]) * i32::from(b[i] as i8))
     }
     #[inline(always)]
-    fn dot4(self, acc: i32, a: i32, b: i32) -> i32 {
+    fn dot7(self, acc: i32, a: i32, b: i32) -> i32 {
         self.dot8(acc, a, b)
     }
     #[inline(always)]

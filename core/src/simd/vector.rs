@@ -21,8 +21,8 @@ pub(crate) trait Simd: Copy {
     fn dot16(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// `acc + sum of a_i b_i` in every lane, for four unsigned bytes `a` and four signed bytes `b`; sums stay inside i32.
     fn dot8(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
-    /// As [`dot8`](Simd::dot8), for bytes `a` below 16.
-    fn dot4(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// As [`dot8`](Simd::dot8), for bytes `a` below 128: two products fit 16 bits.
+    fn dot7(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// Lower and upper halves of all bytes, each in a byte of its own.
     fn nibbles(self, a: Self::I) -> [Self::I; 2];
     /// Integers to the nearest f32.

@@ -63,11 +63,11 @@ impl RowBlock<'_> {
         (0..roots).for_each(|at| self.list_nodes(work, at));
         let count = self.go_down(work, doubtful, watch);
         for at in roots.saturating_sub(AHEAD)..roots {
-            self.isa.run(Fetch::stored(self.cells.root(at).values.data));
+            self.isa.run(Fetch::values(self.cells.root(at).values));
         }
         for at in (0..roots).rev() {
             if at >= AHEAD {
-                self.isa.run(Fetch::stored(self.cells.root(at - AHEAD).values.data));
+                self.isa.run(Fetch::values(self.cells.root(at - AHEAD).values));
             }
             self.add_nodes(work, at, doubtful);
         }

@@ -307,7 +307,7 @@ impl RowBlock<'_> {
         self.score_below(work, node, &block, lane);
         self.choose(work, &block, node, Listed::Child(lane));
         if self.is_few(work) {
-            self.isa.run(Fetch::stored(block.values.data));
+            self.isa.run(Fetch::values(block.values));
         }
         done.sifted += self.sift_below(work, node, lane) as u64;
         self.opened(work, node, done, watch);

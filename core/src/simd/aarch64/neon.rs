@@ -60,9 +60,9 @@ impl Simd for Neon {
         })
     }
     #[inline(always)]
-    fn dot4(self, acc: int32x4_t, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+    fn dot7(self, acc: int32x4_t, a: int32x4_t, b: int32x4_t) -> int32x4_t {
         op!({
-            // Two products of a byte below 16 fit 16 bits.
+            // Two products fit 16 bits.
             let (a, b) = (vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
             let low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
             vpadalq_s16(acc, vpaddq_s16(low, vmull_high_s8(a, b)))

@@ -71,7 +71,7 @@ pub(crate) struct Encode<'a> {
 }
 
 /// Adding 1.5 x 2^23 leaves the nearest whole number in the low bits.
-const MAGIC: f32 = 12_582_912.0;
+pub(super) const MAGIC: f32 = 12_582_912.0;
 
 impl Task for Encode<'_> {
     type Out = ();
@@ -84,7 +84,7 @@ impl Task for Encode<'_> {
         for (j, row) in rows.chunks_exact(stride.max(1)).take(BLOCK).enumerate() {
             // The order of magnitudes is the order of their bits.
             let largest = f32::from_bits(row[..dim].iter().fold(0, |m, x| m.max(x.to_bits() & 0x7fff_ffff)));
-            (unit[j], factor[j]) = step_of(largest);
+            (unit[j], factor[j]) = step_of(largest / MIDDLE);
             at[j] = row.as_ptr();
         }
         // Sixteen coordinates of all vectors, side by side: plain loops over vectors become instructions on them.
@@ -114,13 +114,11 @@ impl Task for Encode<'_> {
     }
 }
 
-/// The step for coordinates of at most `largest`, not below a fifteenth of their range, and one over it; zeros for vectors
+/// `step`, or the next number above that bf16 holds, so that what is the most steps long keeps a code, and one over it; zeros for steps
 /// too small for a factor in f32.
 #[inline(always)]
-fn step_of(largest: f32) -> (bf16, f32) {
-    let bits = (largest / MIDDLE).to_bits();
-    // Upwards to the next bf16, so that the largest coordinate keeps a code.
-    let step = bf16::from_bits((bits.wrapping_add(0xffff) >> 16) as u16);
+pub(super) fn step_of(step: f32) -> (bf16, f32) {
+    let step = bf16::from_bits((step.to_bits().wrapping_add(0xffff) >> 16) as u16);
     let factor = 1.0 / step.to_f32();
     if factor.is_finite() && factor > 0.0 { (step, factor) } else { (bf16::ZERO, 0.0) }
 }
@@ -217,7 +215,7 @@ impl Task for RoundQuery<'_> {
 
 /// Bytes four to a number, the first in its lowest byte.
 #[inline(always)]
-fn numbers(bytes: [u8; BLOCK]) -> [i32; BLOCK / 4] {
+pub(super) fn numbers(bytes: [u8; BLOCK]) -> [i32; BLOCK / 4] {
     let (parts, _) = bytes.as_chunks::<4>();
     core::array::from_fn(|i| i32::from_le_bytes(parts[i]))
 }
@@ -261,7 +259,7 @@ pub(super) unsafe fn products<S: Simd, const C: usize, const R: usize>(
                 let q = s.splat_i(unsafe { *q[r].add(2 * k + half) });
                 for c in 0..C {
                     let to = &mut acc[half % chains][r][c];
-                    *to = s.dot4(*to, parts[c][half], q);
+                    *to = s.dot7(*to, parts[c][half], q);
                 }
             }
         }

@@ -55,8 +55,8 @@ impl Rounded {
 
 #[test]
 fn products_of_nibbles_are_exact_at_the_extremes() {
-    struct Dot4<'a>(&'a [i32; 16], &'a [i32; 16], &'a mut [[f32; 16]; 2]);
-    impl Task for Dot4<'_> {
+    struct Products<'a>(&'a [i32; 16], &'a [i32; 16], &'a mut [[f32; 16]; 2]);
+    impl Task for Products<'_> {
         type Out = ();
         const DOT16: bool = true;
         #[inline(always)]
@@ -66,7 +66,7 @@ fn products_of_nibbles_are_exact_at_the_extremes() {
                 unsafe {
                     let (a, b) = (s.load_i(self.0.as_ptr().add(lane)), s.load_i(self.1.as_ptr().add(lane)));
                     for (half, part) in s.nibbles(a).into_iter().enumerate() {
-                        s.store(self.2[half].as_mut_ptr().add(lane), s.to_f32(s.dot4(s.splat_i(9), part, b)));
+                        s.store(self.2[half].as_mut_ptr().add(lane), s.to_f32(s.dot7(s.splat_i(9), part, b)));
                     }
                 }
             }
@@ -83,7 +83,7 @@ fn products_of_nibbles_are_exact_at_the_extremes() {
             let b: [[u8; 4]; 16] =
                 core::array::from_fn(|j| core::array::from_fn(|b| pick(99 + j * 4 + b, [0x80, 0x7f, 0])));
             let mut out = [[0.0; 16]; 2];
-            isa.run(Dot4(&a.map(i32::from_le_bytes), &b.map(i32::from_le_bytes), &mut out));
+            isa.run(Products(&a.map(i32::from_le_bytes), &b.map(i32::from_le_bytes), &mut out));
             for j in 0..16 {
                 for (half, out) in out.iter().enumerate() {
                     let code = |b: usize| i32::from(a[j][b] >> (4 * half) & 15);

@@ -1,6 +1,6 @@
 //! Rows brought together, and sums over scattered rows.
 
-use super::{BLOCK, Matrix, Stored};
+use super::{BLOCK, Elements, Matrix, Stored, Values};
 use crate::mem::Rows;
 use crate::simd::vector::Simd;
 use crate::simd::{Task, few, kernels, rows};
@@ -61,6 +61,13 @@ impl Fetch {
         match x {
             Stored::F32(x) => Fetch::of(x),
             Stored::F16(x) => Fetch::of(x),
+        }
+    }
+
+    pub(crate) fn values(x: Values<'_>) -> Fetch {
+        match x.data {
+            Elements::F32(x) => Fetch::of(x),
+            Elements::Bytes(x) => Fetch::of(x.words),
         }
     }
 }

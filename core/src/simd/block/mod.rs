@@ -4,13 +4,16 @@
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 //!
 //! `scores` products; `total` sums of weights; `choose` estimates and what is opened for them; `by_child` who opens a child;
-//! `sift` and `sift_keys` a second look along the coordinates of `coords`; `weigh` exact weights; `opened` all of it for the opened cells of a node; `thresholds` what rows open, and how that rises; `few_rows` all of it for a few rows; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums; `gather` bringing rows together.
+//! `sift` and `sift_keys` a second look along the coordinates of `coords`; `weigh` exact weights; `opened` all of it for the opened cells of a node; `thresholds` what rows open, and how that rises; `few_rows` all of it for a few rows; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums, `byte_values` of values in bytes; `gather` bringing rows together.
 
 mod biased;
 #[cfg(all(test, feature = "full"))]
 mod biased_tests;
 mod bound;
 mod by_child;
+mod byte_values;
+#[cfg(all(test, feature = "full"))]
+mod byte_values_tests;
 mod choose;
 mod coords;
 #[cfg(all(test, feature = "full"))]
@@ -38,6 +41,7 @@ pub(crate) use biased::{
 };
 pub(crate) use bound::{Beyond, Bound, Opening, Proofs};
 pub(crate) use by_child::{ByChild, TOGETHER};
+pub(crate) use byte_values::{ByteValues, round_value};
 pub(crate) use choose::{Children, Choose, Doubt, Limits};
 pub(crate) use coords::{Along, Bytes, Coded, Encode, Many, RoundQuery, words};
 pub(crate) use few_rows::{Count, FewRows, Means, ON_THE_WAY, Room, Slot, Sums, TOGETHER as UNIT, Tree};
@@ -84,12 +88,33 @@ impl Stored<'_> {
     }
 }
 
-/// Values of a block: [`BLOCK`] rows, `stride` apart, of which `cols` count.
+/// Values of blocks: [`BLOCK`] rows each, of `stride` elements, whole vectors, of which `cols` count.
 #[derive(Clone, Copy)]
 pub(crate) struct Values<'a> {
-    pub(crate) data: Stored<'a>,
+    pub(crate) data: Elements<'a>,
     pub(crate) stride: usize,
     pub(crate) cols: usize,
+}
+
+/// Elements of values as they are stored.
+#[derive(Clone, Copy)]
+pub(crate) enum Elements<'a> {
+    /// Rows, `stride` apart.
+    F32(&'a [f32]),
+    Bytes(ByteValues<'a>),
+}
+
+impl<'a> Values<'a> {
+    /// Those of one block.
+    #[inline(always)]
+    pub(super) fn block(&self, at: usize) -> Values<'a> {
+        let len = BLOCK * self.stride;
+        let data = match self.data {
+            Elements::F32(x) => Elements::F32(&x[at * len..][..len]),
+            Elements::Bytes(x) => Elements::Bytes(x.block(at, self.stride)),
+        };
+        Values { data, ..*self }
+    }
 }
 
 /// Refuses a list that leaves `len` numbers in rows of `stride`.

@@ -1,6 +1,6 @@
 //! Weighted sums of values, into the rows of a list.
 
-use super::{BLOCK, Stored, Values, check};
+use super::{BLOCK, Elements, Values, check};
 use crate::mem::{Dtype, Rows};
 use crate::simd::Task;
 use crate::simd::element::{Bf16, Element, F16, F32};
@@ -22,12 +22,13 @@ pub(crate) struct AddValues<'a> {
 
 impl Task for AddValues<'_> {
     type Out = ();
+    const DOT16: bool = true;
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         let Values { data, stride, cols } = self.values;
         check(self.rows, self.out.len(), stride, cols.next_multiple_of(S::LANES));
-        assert!(data.len() >= BLOCK * stride && self.p.len() >= self.rows.len() * BLOCK);
+        assert!(self.p.len() >= self.rows.len() * BLOCK);
         if let Some(total) = &mut self.total {
             check(self.rows, total.len(), BLOCK, BLOCK);
             for (i, &row) in self.rows.iter().enumerate() {
@@ -54,21 +55,22 @@ impl Task for AddValues<'_> {
                 }
             }
         }
-        // SAFETY: rows and vectors are inside, as checked.
-        unsafe {
-            match data {
-                Stored::F32(x) => self.add::<F32, S>(s, x.as_ptr()),
-                Stored::F16(x) => self.add::<F16, S>(s, x.as_ptr().cast()),
+        match data {
+            Elements::F32(x) => {
+                assert!(x.len() >= BLOCK * stride);
+                // SAFETY: rows and vectors are inside, as checked.
+                unsafe { self.add(s, x.as_ptr()) }
             }
+            Elements::Bytes(x) => self.add_bytes(s, x),
         }
     }
 }
 
 impl AddValues<'_> {
     /// # Safety
-    /// As checked in `run`; `values` are elements of type `E`.
+    /// As checked in `run`.
     #[inline(always)]
-    unsafe fn add<E: Element, S: Simd>(mut self, s: S, values: *const E::T) {
+    unsafe fn add<S: Simd>(mut self, s: S, values: *const f32) {
         let vecs = self.values.cols.div_ceil(S::LANES);
         let mut i = 0;
         while i < self.rows.len() {
@@ -90,15 +92,15 @@ impl AddValues<'_> {
                 // SAFETY: rows and vectors are inside, as checked.
                 unsafe {
                     match (r, c) {
-                        (4, 4) => self.tile::<E, S, 4, 4>(s, values, i, v),
-                        (4, 2) => self.tile::<E, S, 4, 2>(s, values, i, v),
-                        (4, _) => self.tile::<E, S, 4, 1>(s, values, i, v),
-                        (2, 4) => self.tile::<E, S, 2, 4>(s, values, i, v),
-                        (2, 2) => self.tile::<E, S, 2, 2>(s, values, i, v),
-                        (2, _) => self.tile::<E, S, 2, 1>(s, values, i, v),
-                        (_, 4) => self.tile::<E, S, 1, 4>(s, values, i, v),
-                        (_, 2) => self.tile::<E, S, 1, 2>(s, values, i, v),
-                        _ => self.tile::<E, S, 1, 1>(s, values, i, v),
+                        (4, 4) => self.tile::<S, 4, 4>(s, values, i, v),
+                        (4, 2) => self.tile::<S, 4, 2>(s, values, i, v),
+                        (4, _) => self.tile::<S, 4, 1>(s, values, i, v),
+                        (2, 4) => self.tile::<S, 2, 4>(s, values, i, v),
+                        (2, 2) => self.tile::<S, 2, 2>(s, values, i, v),
+                        (2, _) => self.tile::<S, 2, 1>(s, values, i, v),
+                        (_, 4) => self.tile::<S, 1, 4>(s, values, i, v),
+                        (_, 2) => self.tile::<S, 1, 2>(s, values, i, v),
+                        _ => self.tile::<S, 1, 1>(s, values, i, v),
                     }
                 }
                 v += c;
@@ -112,13 +114,7 @@ impl AddValues<'_> {
     /// # Safety
     /// As checked in `run`.
     #[inline(always)]
-    unsafe fn tile<E: Element, S: Simd, const R: usize, const C: usize>(
-        &mut self,
-        s: S,
-        values: *const E::T,
-        i: usize,
-        v: usize,
-    ) {
+    unsafe fn tile<S: Simd, const R: usize, const C: usize>(&mut self, s: S, values: *const f32, i: usize, v: usize) {
         let stride = self.values.stride;
         let mut acc = [[s.splat(0.0); C]; R];
         let mut out = [self.out.as_mut_ptr(); R];
@@ -132,7 +128,7 @@ impl AddValues<'_> {
             let mut b = [s.splat(0.0); C];
             for c in 0..C {
                 // SAFETY: value j, vector v + c.
-                b[c] = unsafe { E::load(s, values.add(j * stride + (v + c) * S::LANES)) };
+                b[c] = unsafe { s.load(values.add(j * stride + (v + c) * S::LANES)) };
             }
             for r in 0..R {
                 // SAFETY: weight j of row i + r.

@@ -68,8 +68,8 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
-    fn dot4(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
-        // Two products of a byte below 16 fit 16 bits.
+    fn dot7(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // Two products fit 16 bits.
         op!(_mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1))))
     }
     #[inline(always)]

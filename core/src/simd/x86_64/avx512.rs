@@ -62,11 +62,11 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         })
     }
     #[inline(always)]
-    fn dot4(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    fn dot7(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
         op!(if VNNI {
             _mm512_dpbusd_epi32(acc, a, b)
         } else {
-            // Two products of a byte below 16 fit 16 bits.
+            // Two products fit 16 bits.
             _mm512_add_epi32(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(a, b), _mm512_set1_epi16(1)))
         })
     }

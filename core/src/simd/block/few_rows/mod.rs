@@ -13,7 +13,7 @@ mod sift;
 mod tests;
 
 use super::coords::{Bytes, Many};
-use super::{BLOCK, Matrix, Stored, Thresholds, Values};
+use super::{BLOCK, Matrix, Thresholds, Values};
 use crate::mem::Rows;
 use crate::simd::Task;
 use crate::simd::vector::Simd;
@@ -54,14 +54,9 @@ impl<'a> Means<'a> {
     /// Those of one block.
     #[inline(always)]
     fn block(&self, at: usize) -> Means<'a> {
-        let (begin, len) = (at * BLOCK * self.values.stride, BLOCK * self.values.stride);
-        let data = match self.values.data {
-            Stored::F32(x) => Stored::F32(&x[begin..][..len]),
-            Stored::F16(x) => Stored::F16(&x[begin..][..len]),
-        };
         let of = |x: &'a [f32]| &x[at * BLOCK..][..BLOCK];
         Means {
-            values: Values { data, ..self.values },
+            values: self.values.block(at),
             spread: of(self.spread),
             reach: of(self.reach),
             value_spread: of(self.value_spread),

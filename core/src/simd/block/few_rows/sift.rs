@@ -2,7 +2,7 @@
 
 use super::super::choose::{Asked, judge};
 use super::super::coords::{Along, products};
-use super::super::{BLOCK, MOST, Prefetch, Stored, capped};
+use super::super::{BLOCK, Elements, MOST, Prefetch, capped};
 use super::{Count, FewRows, Slot, ask, next};
 use crate::simd::vector::Simd;
 use crate::simd::{Task, few};
@@ -248,9 +248,12 @@ impl FewRows<'_, '_> {
         if S::LANES == 1 {
             return;
         }
-        match self.tree.cells.block(node).values.data {
-            Stored::F32(x) => ask(s, x),
-            Stored::F16(x) => ask(s, x),
+        match self.tree.cells.values.block(node).data {
+            Elements::F32(x) => ask(s, x),
+            Elements::Bytes(x) => {
+                ask(s, x.words);
+                ask(s, x.unit);
+            }
         }
     }
 

@@ -2,7 +2,9 @@
 
 use super::super::coords::words;
 use super::super::tests::{cap, close, first, isas, noise};
-use super::super::{AddValues, Along, Children, Choose, Doubt, Encode, Limits, RoundQuery, Shares, Thresholds};
+use super::super::{
+    AddValues, Along, Children, Choose, Doubt, Elements, Encode, Limits, RoundQuery, Shares, Thresholds,
+};
 use super::*;
 use crate::math::hash;
 use crate::mem::Rows;
@@ -46,7 +48,7 @@ struct Numbers {
     spread: Vec<f32>,
     reach: Vec<f32>,
     value_spread: Vec<f32>,
-    means: Vec<f16>,
+    means: Vec<f32>,
 }
 
 impl Numbers {
@@ -55,13 +57,13 @@ impl Numbers {
             spread: size(n, seed, 0.3, 0.6),
             reach: size(n, seed + 1, 0.6, 1.0),
             value_spread: size(n, seed + 2, 0.5, 1.0),
-            means: half(n * cols.next_multiple_of(16), seed + 3),
+            means: noise(n * cols.next_multiple_of(16), seed + 3),
         }
     }
 
     fn means(&self, cols: usize) -> Means<'_> {
         Means {
-            values: Values { data: Stored::F16(&self.means), stride: cols.next_multiple_of(16), cols },
+            values: Values { data: Elements::F32(&self.means), stride: cols.next_multiple_of(16), cols },
             spread: &self.spread,
             reach: &self.reach,
             value_spread: &self.value_spread,
@@ -253,7 +255,7 @@ impl Case {
             o.lean[level][r * BLOCK + lane] += spread * spread * w;
             let stride = self.cols.next_multiple_of(16);
             let out = o.out[r * stride..][..stride].iter_mut();
-            out.zip(&of.means[at * stride..]).for_each(|(out, v)| *out += w * f64::from(v.to_f32()));
+            out.zip(&of.means[at * stride..]).for_each(|(out, &v)| *out += w * f64::from(v));
         }
     }
 
