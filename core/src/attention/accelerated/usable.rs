@@ -13,6 +13,9 @@ use crate::simd::tile::Span;
 /// Most parts of a block.
 pub(super) const PARTS: usize = 4;
 
+/// The nodes of a root block's first segment, as bits.
+const LANES: u16 = ((1u32 << NODES) - 1) as u16;
+
 /// Beside the bits of parts: nobody sees anything of the segment.
 const HIDDEN: u8 = 1 << PARTS;
 
@@ -40,12 +43,24 @@ impl Usable {
         self.nodes.fill([0; PARTS]);
     }
 
+    /// A part uses the segments that lie between two rows, and no part is kept from any by anything else.
+    fn set_between(&mut self, part: usize, ranges: &[[u32; 2]], first: usize, end: usize) {
+        let blocks = ranges.chunks(ROOT).zip(self.bits.chunks_mut(ROOT));
+        for ((ranges, bits), nodes) in blocks.zip(&mut *self.nodes) {
+            for (i, (range, bits)) in ranges.iter().zip(bits).enumerate() {
+                let [low, high] = range.map(|x| x as usize);
+                let inside = low >= first && high < end;
+                *bits |= u8::from(inside) << part;
+                nodes[part] |= (LANES * u16::from(inside)) << (i * NODES);
+            }
+        }
+    }
+
     /// The parts of `bits`, of so many, use a segment.
     fn set(&mut self, segment: usize, bits: u8, parts: usize) {
         self.bits[segment] = bits;
         for (part, nodes) in self.nodes[segment / ROOT][..parts].iter_mut().enumerate() {
-            let lanes = ((1u32 << NODES) - 1) as u16;
-            *nodes |= (lanes * u16::from(bits >> part & 1)) << (segment % ROOT * NODES);
+            *nodes |= (LANES * u16::from(bits >> part & 1)) << (segment % ROOT * NODES);
         }
     }
 
@@ -111,23 +126,31 @@ impl RowBlock<'_> {
         if masking.biases().is_some() || work.evidence.is_some() {
             seen.fill([first, end]);
         }
-        let plain = masking.keep(self.head.batch).is_none() && masking.biases().is_none();
+        if masking.keep(self.head.batch).is_none() && masking.biases().is_none() {
+            for (part, &[first, end]) in seen[..parts].iter().enumerate() {
+                work.usable.set_between(part, self.cells.ranges(), first, end);
+            }
+        } else {
+            self.set_seen(work, &seen[..parts]);
+        }
+        (0..parts).map(|part| work.usable.of_part(part)).max().unwrap_or(0)
+    }
+
+    /// Marks the segments that lie between two rows of a part each, but for those of which something is masked.
+    fn set_seen(&self, work: &mut Work, seen: &[[usize; 2]]) {
         for (segment, range) in self.cells.ranges().iter().enumerate() {
             let [low, high] = range.map(|x| x as usize);
-            let bits = seen[..parts]
-                .iter()
-                .rev()
-                .fold(0, |bits, &[first, end]| bits << 1 | u8::from(low >= first && high < end));
+            let inside = |&[first, end]: &[usize; 2]| u8::from(low >= first && high < end);
+            let bits = seen.iter().rev().fold(0, |bits, part| bits << 1 | inside(part));
             if bits == 0 {
                 continue;
             }
-            match if plain { Seen::All } else { self.masked(work, segment) } {
-                Seen::All => work.usable.set(segment, bits, parts),
+            match self.masked(work, segment) {
+                Seen::All => work.usable.set(segment, bits, seen.len()),
                 Seen::Part => {}
                 Seen::Nothing => work.usable.bits[segment] = bits | HIDDEN,
             }
         }
-        (0..parts).map(|part| work.usable.of_part(part)).max().unwrap_or(0)
     }
 
     /// Query-key pairs that cells stand for, after [`find_usable`](RowBlock::find_usable).
