@@ -87,7 +87,7 @@ impl Sizes {
     fn lens(&self) -> [usize; 7] {
         let (keys, values, scores) = match self.has_tiles() {
             true => (self.block, self.block, (self.block + KEYS) * PANEL),
-            false => (few::block(self), 0, few::scores(self)),
+            false => (few::block(self), 0, MOST * few::stride(self)),
         };
         [
             self.rows * self.dim_k,
@@ -120,7 +120,7 @@ pub fn plan_fixed_scores(plan: &mut Plan, dim_k: usize, dim_v: usize) {
 #[derive(Debug)]
 pub struct Work {
     pub(super) sizes: Sizes,
-    /// Queries `[panel][dim_k][PANEL]`.
+    /// Queries `[panel][dim_k][PANEL]`. Of a few rows it holds, like scores and sums, only what these take.
     pub(super) q: Buf<f32>,
     /// Empty until keys must be converted.
     pub(super) k: Buf<f32>,
@@ -146,13 +146,14 @@ impl Work {
         let sizes = Sizes::new(dim_k, dim_v, rows);
         let [q, k, v, scores, sums, state, row] = sizes.lens();
         let mut m = Maker::new(memory);
+        let tiles = sizes.has_tiles();
         let work = Work {
             sizes,
-            q: m.filled(q, 0.0),
+            q: m.filled_if(tiles, q, 0.0),
             k: m.room(k),
             v: m.room(v),
-            scores: m.filled(scores, 0.0),
-            sums: m.filled(sums, 0.0),
+            scores: m.filled_if(tiles, scores, 0.0),
+            sums: m.filled_if(tiles, sums, 0.0),
             state: m.filled(state, 0.0),
             row: m.filled(row, 0.0),
             fixed: None,
@@ -186,6 +187,14 @@ impl Work {
         let sizes = Sizes::new(head.q.cols(), head.v.cols(), most);
         assert!(sizes.lens() == self.sizes.lens() && sizes.block == self.sizes.block);
         assert!(rows <= most);
+    }
+
+    /// Makes sure of what so many rows of a few take: the rest is not even touched.
+    pub(super) fn fit(&mut self, rows: usize) {
+        let s = &self.sizes;
+        self.q.grow(rows * s.dim_k, 0.0);
+        self.scores.grow(rows * few::stride(s), 0.0);
+        self.sums.grow(rows * s.value_stride, 0.0);
     }
 
     /// Resets the state and the sums of `rows` rows.

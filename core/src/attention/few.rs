@@ -34,9 +34,9 @@ pub(super) fn block(sizes: &Sizes) -> usize {
     (sizes.block & !(ALIGN - 1)).min(BLOCK)
 }
 
-/// Elements of the scores of a block.
-pub(super) fn scores(sizes: &Sizes) -> usize {
-    MOST * (block(sizes) + ALIGN)
+/// Scores of a row's block.
+pub(super) fn stride(sizes: &Sizes) -> usize {
+    block(sizes) + ALIGN
 }
 
 /// `n` rows of each of `heads` consecutive query heads, the first of which is `head`.
@@ -122,7 +122,7 @@ impl Few<'_> {
         let (factor, plain) = factor(head, has_bias);
         let Work { sizes, q, k, scores, sums, state, seen, spans, .. } = work;
         let block = block(sizes);
-        let stride = block + ALIGN;
+        let stride = stride(sizes);
         let (maxima, weights) = state.split_at_mut(sizes.rows);
         let source = if head.shared() { head.q } else { head.k };
         let total = head.v.rows();
@@ -220,6 +220,7 @@ pub(super) fn attend_group(
     let queries = Queries::Run(0);
     let pairs = look(head, queries, n, work) * heads as u64;
     let each = |h: usize| Head { head: head.head + h, q: q.head(head.batch, head.head + h), ..*head };
+    work.fit(heads * n);
     for h in 0..heads {
         isa.run(Load { q: &each(h).q, queries, n, at: h * n, work });
     }
@@ -249,6 +250,7 @@ pub(super) fn attend_group_ranges(
 ) {
     assert!(!head.shared() && n <= FEW && heads * n <= MOST);
     work.check(head, n);
+    work.fit(heads * n);
     for h in 0..heads {
         isa.run(Load { q: &q.head(head.batch, head.head + h), queries, n, at: h * n, work });
     }
@@ -266,6 +268,7 @@ pub(super) fn attend_ranges(
 ) {
     assert!(!head.shared() && n <= FEW);
     work.check(head, n);
+    work.fit(n);
     isa.run(Load { q: &head.q, queries, n, at: 0, work });
     Few { head, heads: 1, queries, n }.sum_ranges(isa, ranges, work);
 }
@@ -282,6 +285,7 @@ pub(super) fn attend(
     lse: Option<&mut [f32]>,
     work: &mut Work,
 ) {
+    work.fit(n);
     isa.run(Load { q: &head.q, queries, n, at: 0, work });
     work.clear(n);
     isa.run(Sum { isa, few: Few { head, heads: 1, queries, n }, work });

@@ -150,6 +150,13 @@ impl<T: Copy> Buf<T> {
         Ok(())
     }
 
+    /// Makes it at least so long, within its capacity, filling new elements with `value`.
+    pub fn grow(&mut self, len: usize, value: T) {
+        if self.len < len {
+            crate::error::reserved(self.resize(len, value));
+        }
+    }
+
     /// Shortens to `len` elements; longer is left as it is.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
@@ -199,6 +206,11 @@ impl<'a> Maker<'a> {
             self.result = b.resize(n, value);
         }
         b
+    }
+
+    /// As [`Buf::filled`] or, unless `now`, [`Buf::with_capacity`].
+    pub(crate) fn filled_if<T: Copy>(&mut self, now: bool, n: usize, value: T) -> Buf<T> {
+        if now { self.filled(n, value) } else { self.room(n) }
     }
 
     /// The first refusal, if there was one: the object must then be dropped.

@@ -211,9 +211,8 @@ pub(crate) struct Work {
     /// Queries that use the mean values of a node's cells.
     pub(super) settled: Buf<u16>,
     pub(super) lost: Buf<bool>,
-    /// Keys of a cell, transposed; one value.
+    /// Keys of a cell, transposed, or one value; and keys as they lie. Empty until somebody fills them up.
     pub(super) keys: Buf<f32>,
-    /// Keys of a cell as they lie.
     pub(super) room: Buf<f32>,
     pub(super) usable: Usable,
     /// Dense ranges of a part.
@@ -261,7 +260,7 @@ impl Work {
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, s.samples);
         Buf::<bool>::plan(plan, n);
-        for len in [(s.dim_k * BLOCK).max(s.dim_v), BLOCK * s.dim_k] {
+        for len in [(s.dim_k * BLOCK).max(s.dim_v), s.dim_k * BLOCK] {
             Buf::<f32>::plan(plan, len);
         }
         Usable::plan(plan, s.segments);
@@ -326,8 +325,8 @@ impl Work {
             doubt: f(n * BLOCK)?,
             settled: list(n)?,
             lost: Buf::filled(memory, n, false)?,
-            keys: f((s.dim_k * BLOCK).max(s.dim_v))?,
-            room: f(BLOCK * s.dim_k)?,
+            keys: Buf::with_capacity(memory, (s.dim_k * BLOCK).max(s.dim_v))?,
+            room: Buf::with_capacity(memory, s.dim_k * BLOCK)?,
             usable: Usable::new(memory, s.segments)?,
             ranges: Buf::with_capacity(memory, s.segments + 1)?,
             evidence: None,

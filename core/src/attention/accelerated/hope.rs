@@ -98,6 +98,7 @@ fn look(isa: Isa, rule: &Rule, head: &Head<'_>, row: usize, shared: f64, work: &
     let (dim_k, dim_v) = (head.q.cols(), head.v.cols());
     let (masking, keep) = (head.masking, head.masking.keep(head.batch));
     let Work { dense, q, keys, sums, .. } = work;
+    keys.fill_up(0.0);
     let Ok(mut out) = RowsMut::new(&mut sums[..dim_v], dim_v) else { unreachable!("one whole row") };
     let mut lse = [0.0];
     exact::attend_rows(isa, head, &[row as u32], &mut out, Some(&mut lse), dense);

@@ -411,6 +411,8 @@ impl RowBlock<'_> {
         let few = self.is_few(work);
         let Work { sizes, q, scores: [mass, _, scores], lists: [cells, _], reference, fine, exact, .. } = work;
         let Work { light, lost, sums, full, keys, room, lifted, .. } = work;
+        keys.fill_up(0.0);
+        room.fill_up(0.0);
         let lifts = lifted.as_ref().filter(|l| l.on()).map(Lifted::cells);
         let biases = self.biases().zip(lifts);
         let cells = self.isa.run(Opened {
