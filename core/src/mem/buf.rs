@@ -175,7 +175,10 @@ impl<T: Copy> Buf<T> {
 
 /// A block for `cap` elements of `size` bytes: one copy for all types.
 fn room(memory: &Memory, cap: usize, size: usize) -> Result<NonNull<u8>> {
-    memory.take(cap.checked_mul(size).ok_or(Error::new(Status::NoMemory, "allocator", "size overflows"))?)
+    match cap.checked_mul(size) {
+        Some(bytes) => memory.take(bytes),
+        None => Err(super::too_big()),
+    }
 }
 
 /// Makes the arrays of an object: after a refusal the rest stay empty, and [`finish`](Maker::finish) says so. One check for

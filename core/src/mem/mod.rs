@@ -89,6 +89,12 @@ const fn round_up(n: usize) -> Option<usize> {
     }
 }
 
+/// A size that no address space holds.
+#[cold]
+fn too_big() -> Error {
+    Error::new(Status::NoMemory, "allocator", "size overflows")
+}
+
 /// Blocks of the system allocator from this size on start on a huge page.
 #[cfg(feature = "alloc")]
 const LARGE: usize = 4 << 20;
@@ -254,17 +260,17 @@ impl Memory {
     /// # Errors
     /// `Budget` over the limit, `NoMemory` when the source has nothing. Nothing changes then.
     pub(crate) fn take(&self, bytes: usize) -> Result<NonNull<u8>> {
-        let too_big = Error::new(Status::NoMemory, "allocator", "size overflows");
-        let bytes = round_up(bytes.max(1)).ok_or(too_big)?;
         let s = self.state();
-        let used = s.used.load(Relaxed).checked_add(bytes).ok_or(too_big)?;
+        let Some(bytes) = round_up(bytes.max(1)) else { return Err(too_big()) };
+        let Some(used) = s.used.load(Relaxed).checked_add(bytes) else { return Err(too_big()) };
         if s.limit != 0 && used > s.limit {
             return Err(Error::new(Status::Budget, "memory_limit", "would be exceeded").need(used, s.limit));
         }
         let cursor = s.cursor.load(Relaxed);
         // SAFETY: `bytes` is a non-zero multiple of ALIGN, the source's contract was accepted at creation.
-        let block = unsafe { s.source.take(bytes, cursor) }
-            .ok_or(Error::new(Status::NoMemory, "allocator", "returned no memory").value(bytes as u64))?;
+        let Some(block) = (unsafe { s.source.take(bytes, cursor) }) else {
+            return Err(Error::new(Status::NoMemory, "allocator", "returned no memory").value(bytes as u64));
+        };
         if !block.addr().get().is_multiple_of(ALIGN) {
             // SAFETY: just taken, with this size, and not used.
             unsafe { s.source.give(block, bytes) };

@@ -3,8 +3,7 @@
 use super::block::{DEVIATION, RowBlock, Sizes, Work};
 use super::walk::{Done, Shared, Watch, children, doubts};
 use crate::cells::{BLOCK, Matrix, ROOT};
-use crate::error::Result;
-use crate::mem::{Buf, Memory, Plan};
+use crate::mem::{Buf, Maker, Plan};
 use crate::simd::block::{AddValues, Choose, Count, Fetch, FewRows, ON_THE_WAY, Room, Slot, Sums, Thresholds, UNIT};
 
 /// Root blocks whose values are asked for ahead: they come in order, but memory would see that too late.
@@ -37,16 +36,16 @@ impl Apart {
         Buf::<f32>::plan(plan, slots * BLOCK);
     }
 
-    pub(super) fn new(memory: &Memory, s: &Sizes) -> Result<Self> {
+    pub(super) fn made(m: &mut Maker<'_>, s: &Sizes) -> Self {
         let [listed, slots] = Apart::sizes(s);
-        Ok(Apart {
-            open: Buf::filled(memory, listed, 0)?,
-            sure: Buf::filled(memory, listed, 0)?,
-            weights: Buf::filled(memory, listed * BLOCK, 0.0)?,
-            slots: Buf::filled(memory, slots, Slot::default())?,
-            scores: Buf::filled(memory, slots * BLOCK, 0.0)?,
-            below: Buf::filled(memory, slots * BLOCK, 0.0)?,
-        })
+        Apart {
+            open: m.filled(listed, 0),
+            sure: m.filled(listed, 0),
+            weights: m.filled(listed * BLOCK, 0.0),
+            slots: m.filled(slots, Slot::default()),
+            scores: m.filled(slots * BLOCK, 0.0),
+            below: m.filled(slots * BLOCK, 0.0),
+        }
     }
 }
 

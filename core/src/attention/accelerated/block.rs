@@ -11,7 +11,7 @@ use super::rule::Rule;
 use super::usable::{PARTS, Usable};
 use crate::cells::{BLOCK, Cells, Matrix, ROOT, SEGMENT};
 use crate::error::Result;
-use crate::mem::{Buf, Memory, Plan, Tensor};
+use crate::mem::{Buf, Maker, Memory, Plan, Tensor};
 use crate::simd::Isa;
 use crate::simd::block::{
     AddUp, Along, ByChild, Forms, Listing, RAISE, Raise, RoundQuery, Shares, TOGETHER, Thresholds, words,
@@ -110,12 +110,9 @@ impl Lists {
         Buf::<u16>::plan(plan, queries * BLOCK + TOGETHER);
     }
 
-    fn new(memory: &Memory, queries: usize) -> Result<Self> {
-        Ok(Lists {
-            rows: Buf::filled(memory, queries * BLOCK + TOGETHER, 0)?,
-            places: Buf::filled(memory, queries * BLOCK + TOGETHER, 0)?,
-            len: [0; BLOCK],
-        })
+    fn made(m: &mut Maker<'_>, queries: usize) -> Self {
+        let n = queries * BLOCK + TOGETHER;
+        Lists { rows: m.filled(n, 0), places: m.filled(n, 0), len: [0; BLOCK] }
     }
 
     /// From the bits of every row of a list.
@@ -281,57 +278,57 @@ impl Work {
     ) -> Result<Work> {
         let (_, s) = Sizes::new(dim_k, dim_v, group, rows, keys);
         let n = s.queries;
-        let f = |len: usize| Buf::filled(memory, len, 0.0f32);
-        let list = |len: usize| Buf::filled(memory, len, 0u16);
-        let mut every = list(n)?;
-        every.iter_mut().enumerate().for_each(|(i, x)| *x = i as u16);
-        Ok(Work {
+        let dense = exact::Work::new_in(memory, dim_k, dim_v, dense(rows))?;
+        let mut m = Maker::new(memory);
+        let mut work = Work {
             sizes: s,
-            dense: exact::Work::new_in(memory, dim_k, dim_v, dense(rows))?,
-            q: f((n * s.q_stride).max(2 * s.dim_k))?,
-            sums: f(n * s.stride)?,
-            reference: f(n)?,
-            needle: f(n)?,
+            dense,
+            q: m.filled((n * s.q_stride).max(2 * s.dim_k), 0.0),
+            sums: m.filled(n * s.stride, 0.0),
+            reference: m.filled(n, 0.0),
+            needle: m.filled(n, 0.0),
             shares: Shares::default(),
-            total: f(n)?,
-            opened: f(n)?,
-            bar: f(n)?,
-            mass: [f(n)?, f(n)?],
-            sigma: [f(n)?, f(n)?],
-            fine: f(n)?,
-            coarse: f(n)?,
-            dense_max: f(n)?,
-            dense_sum: f(n)?,
-            exact: f(n * BLOCK)?,
-            estimated: f(n * BLOCK)?,
-            lean: [f(n * BLOCK)?, f(n * BLOCK)?],
-            roots: f(s.roots())?,
-            scores: [f(n * BLOCK)?, f(n * BLOCK)?, f(s.opened() * BLOCK)?],
-            centers: [f(n * BLOCK)?, f(n * BLOCK)?],
-            sure: [list(n)?, list(n)?],
-            codes: Buf::filled(memory, n * 2 * words(s.dim_k), 0)?,
-            along: Buf::filled(memory, n, Along::default())?,
-            light: f(n)?,
-            open: list(n)?,
-            lists: [Lists::new(memory, n)?, Lists::new(memory, n)?],
-            apart: Apart::new(memory, &s)?,
-            full: Buf::filled(memory, s.opened(), [0; 2])?,
-            every,
-            sample: Buf::with_capacity(memory, s.samples)?,
-            kept: f(s.samples * s.stride)?,
-            expected: f(s.samples)?,
-            asked: f(s.samples * s.dim_k)?,
-            truth: f(s.samples * s.stride)?,
-            doubt: f(n * BLOCK)?,
-            settled: list(n)?,
-            lost: Buf::filled(memory, n, false)?,
-            keys: Buf::with_capacity(memory, (s.dim_k * BLOCK).max(s.dim_v))?,
-            room: Buf::with_capacity(memory, s.dim_k * BLOCK)?,
-            usable: Usable::new(memory, s.segments)?,
-            ranges: Buf::with_capacity(memory, s.segments + 1)?,
+            total: m.filled(n, 0.0),
+            opened: m.filled(n, 0.0),
+            bar: m.filled(n, 0.0),
+            mass: [m.filled(n, 0.0), m.filled(n, 0.0)],
+            sigma: [m.filled(n, 0.0), m.filled(n, 0.0)],
+            fine: m.filled(n, 0.0),
+            coarse: m.filled(n, 0.0),
+            dense_max: m.filled(n, 0.0),
+            dense_sum: m.filled(n, 0.0),
+            exact: m.filled(n * BLOCK, 0.0),
+            estimated: m.filled(n * BLOCK, 0.0),
+            lean: [m.filled(n * BLOCK, 0.0), m.filled(n * BLOCK, 0.0)],
+            roots: m.filled(s.roots(), 0.0),
+            scores: [m.filled(n * BLOCK, 0.0), m.filled(n * BLOCK, 0.0), m.filled(s.opened() * BLOCK, 0.0)],
+            centers: [m.filled(n * BLOCK, 0.0), m.filled(n * BLOCK, 0.0)],
+            sure: [m.filled(n, 0), m.filled(n, 0)],
+            codes: m.filled(n * 2 * words(s.dim_k), 0),
+            along: m.filled(n, Along::default()),
+            light: m.filled(n, 0.0),
+            open: m.filled(n, 0),
+            lists: [Lists::made(&mut m, n), Lists::made(&mut m, n)],
+            apart: Apart::made(&mut m, &s),
+            full: m.filled(s.opened(), [0; 2]),
+            every: m.filled(n, 0),
+            sample: m.room(s.samples),
+            kept: m.filled(s.samples * s.stride, 0.0),
+            expected: m.filled(s.samples, 0.0),
+            asked: m.filled(s.samples * s.dim_k, 0.0),
+            truth: m.filled(s.samples * s.stride, 0.0),
+            doubt: m.filled(n * BLOCK, 0.0),
+            settled: m.filled(n, 0),
+            lost: m.filled(n, false),
+            keys: m.room((s.dim_k * BLOCK).max(s.dim_v)),
+            room: m.room(s.dim_k * BLOCK),
+            usable: Usable::made(&mut m, s.segments),
+            ranges: m.room(s.segments + 1),
             evidence: None,
             lifted: None,
-        })
+        };
+        work.every.iter_mut().enumerate().for_each(|(i, x)| *x = i as u16);
+        m.finish().map(|()| work)
     }
 }
 

@@ -6,8 +6,7 @@
 use super::bias::Seen;
 use super::block::{NUMBERED, RowBlock, Work};
 use crate::cells::{BLOCK, NODES, ROOT, SEGMENT};
-use crate::error::Result;
-use crate::mem::{Buf, Memory, Plan};
+use crate::mem::{Buf, Maker, Plan};
 use crate::simd::tile::Span;
 
 /// Most parts of a block.
@@ -33,9 +32,8 @@ impl Usable {
         Buf::<[u16; PARTS]>::plan(plan, segments.div_ceil(ROOT));
     }
 
-    pub(super) fn new(memory: &Memory, segments: usize) -> Result<Self> {
-        let nodes = Buf::filled(memory, segments.div_ceil(ROOT), [0; PARTS])?;
-        Ok(Usable { bits: Buf::filled(memory, segments, 0)?, nodes })
+    pub(super) fn made(m: &mut Maker<'_>, segments: usize) -> Self {
+        Usable { bits: m.filled(segments, 0), nodes: m.filled(segments.div_ceil(ROOT), [0; PARTS]) }
     }
 
     fn clear(&mut self) {
