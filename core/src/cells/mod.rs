@@ -118,6 +118,8 @@ pub struct Cells {
     ids: Buf<u32>,
     /// Smallest and largest row of every segment.
     range: Buf<[u32; 2]>,
+    /// The first so many segments are the first rows, run by run.
+    runs: usize,
     /// Whether moments are sums over all segments.
     differ: bool,
     means: MeanKeys,
@@ -166,6 +168,7 @@ impl Cells {
             traces: [0.0; 2],
             ids: Buf::filled(memory, segments * SEGMENT, 0)?,
             range: Buf::filled(memory, segments, [0; 2])?,
+            runs: 0,
             differ: false,
             means: MeanKeys::new(memory, dtype, dim_k, segments.div_ceil(ROOT))?,
             leaves: Level::new(memory, dtype, segments * NODES, stride, moments[0])?,
@@ -236,7 +239,13 @@ impl Cells {
             self.leaves.moment.copy_from_slice(leaves);
             self.nodes.moment.copy_from_slice(nodes);
         }
-        self.built = self.segments;
+        self.forget(self.segments);
+    }
+
+    /// Forgets all segments but the first.
+    fn forget(&mut self, segments: usize) {
+        self.built = segments;
+        self.runs = self.runs.min(segments);
     }
 
     /// Segments with those that wait for [`publish`](Cells::publish).
@@ -274,6 +283,8 @@ impl Cells {
         assert!(keys.cols() == self.dim_k && values.cols() == self.dim_v);
         let at = self.built;
         self.range[at] = range;
+        let first = (at * SEGMENT) as u32;
+        self.runs += usize::from(self.runs == at && range == [first, first + (SEGMENT as u32 - 1)]);
         self.bench.split(isa, keys, ids, &mut self.ids[at * SEGMENT..][..SEGMENT]);
         let counts = self.counts(at);
         self.bench.describe_keys(isa, at, counts, &mut self.means, &mut self.leaves, &mut self.nodes);
@@ -295,7 +306,7 @@ impl Cells {
 
     /// Forgets all segments.
     pub fn clear(&mut self) {
-        self.built = 0;
+        self.forget(0);
         self.leaves.moment.fill(0.0);
         self.nodes.moment.fill(0.0);
         self.show_all();
@@ -324,7 +335,7 @@ impl Cells {
         if segments >= self.built {
             return;
         }
-        self.built = segments;
+        self.forget(segments);
         self.leaves.moment.fill(0.0);
         self.nodes.moment.fill(0.0);
         for at in 0..segments {
@@ -356,6 +367,11 @@ impl Cells {
     /// Rows of the keys of all complete segments, `[segment][SEGMENT]`.
     pub(crate) fn ids(&self) -> &[u32] {
         &self.ids[..self.segments * SEGMENT]
+    }
+
+    /// Whether segment `i` is the rows from `i` times [`SEGMENT`] on, for all of them.
+    pub(crate) fn in_order(&self) -> bool {
+        self.runs >= self.segments
     }
 
     /// First and last row of every complete segment, as [`range`](Cells::range).

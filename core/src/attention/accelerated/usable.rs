@@ -5,7 +5,7 @@
 
 use super::bias::Seen;
 use super::block::{NUMBERED, RowBlock, Work};
-use crate::cells::{BLOCK, NODES, ROOT, SEGMENT};
+use crate::cells::{BLOCK, Cells, NODES, ROOT, SEGMENT};
 use crate::mem::{Buf, Maker, Plan};
 use crate::simd::tile::Span;
 
@@ -41,15 +41,26 @@ impl Usable {
         self.nodes.fill([0; PARTS]);
     }
 
-    /// A part uses the segments that lie between two rows, and no part is kept from any by anything else.
-    fn set_between(&mut self, part: usize, ranges: &[[u32; 2]], first: usize, end: usize) {
-        let blocks = ranges.chunks(ROOT).zip(self.bits.chunks_mut(ROOT));
-        for ((ranges, bits), nodes) in blocks.zip(&mut *self.nodes) {
-            for (i, (range, bits)) in ranges.iter().zip(bits).enumerate() {
-                let [low, high] = range.map(|x| x as usize);
-                let inside = low >= first && high < end;
-                *bits |= u8::from(inside) << part;
-                nodes[part] |= (LANES * u16::from(inside)) << (i * NODES);
+    /// A part uses the segments that lie between two rows: no mask keeps it from any.
+    fn set_between(&mut self, part: usize, cells: &Cells, first: usize, end: usize) {
+        if cells.in_order() {
+            let (first, end) = (first.div_ceil(SEGMENT), (end / SEGMENT).min(cells.segments()));
+            for at in first..end {
+                self.bits[at] |= 1 << part;
+            }
+            for (at, nodes) in self.nodes.iter_mut().enumerate() {
+                let [a, b] = [first, end].map(|x| x.clamp(at * ROOT, (at + 1) * ROOT) - at * ROOT);
+                // As many ones as nodes, from the first on.
+                let ones = |segments: usize| ((1u32 << (segments * NODES)) - 1) as u16;
+                nodes[part] = ones(b) & !ones(a);
+            }
+            return;
+        }
+        for (segment, range) in cells.ranges().iter().enumerate() {
+            let [low, high] = range.map(|x| x as usize);
+            if low >= first && high < end {
+                self.bits[segment] |= 1 << part;
+                self.nodes[segment / ROOT][part] |= LANES << (segment % ROOT * NODES);
             }
         }
     }
@@ -126,7 +137,7 @@ impl RowBlock<'_> {
         }
         if masking.keep(self.head.batch).is_none() && masking.biases().is_none() {
             for (part, &[first, end]) in seen[..parts].iter().enumerate() {
-                work.usable.set_between(part, self.cells.ranges(), first, end);
+                work.usable.set_between(part, self.cells, first, end);
             }
         } else {
             self.set_seen(work, &seen[..parts]);
@@ -161,17 +172,28 @@ impl RowBlock<'_> {
     pub(super) fn leave_ranges(&self, work: &mut Work, part: usize) {
         work.ranges.clear();
         let mut at = 0;
-        for segment in (0..self.cells.segments()).filter(|&segment| work.usable.bits[segment] >> part & 1 != 0) {
-            let [low, high] = self.cells.range(segment);
+        let Work { ranges, usable, .. } = &mut *work;
+        let mut take = |low: usize, end: usize| {
             if at < low {
                 // One more range than segments fits.
-                crate::error::reserved(work.ranges.push(Span { begin: at, end: low }));
+                crate::error::reserved(ranges.push(Span { begin: at, end: low }));
             }
-            at = high + 1;
+            at = end;
+        };
+        let segments = self.cells.segments();
+        for (root, nodes) in usable.nodes.iter().enumerate() {
+            if self.cells.in_order() && nodes[part] == u16::MAX {
+                take(root * ROOT * SEGMENT, (root + 1) * ROOT * SEGMENT);
+                continue;
+            }
+            for segment in root * ROOT..segments.min((root + 1) * ROOT) {
+                if usable.bits[segment] >> part & 1 != 0 {
+                    let [low, high] = self.cells.range(segment);
+                    take(low, high + 1);
+                }
+            }
         }
-        if at < self.head.v.rows() {
-            crate::error::reserved(work.ranges.push(Span { begin: at, end: self.head.v.rows() }));
-        }
+        take(self.head.v.rows(), self.head.v.rows());
         self.trim(work);
     }
 
