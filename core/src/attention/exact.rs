@@ -80,7 +80,7 @@ impl Sizes {
     /// Whether there is room for tiles: rows of a few are no whole panel.
     fn has_tiles(&self) -> bool {
         const { assert!(!MOST.is_multiple_of(PANEL)) };
-        self.rows != MOST
+        PANELS && self.rows != MOST
     }
 
     /// Elements of `q, k, v, scores, sums, state, row`.
@@ -189,19 +189,18 @@ impl Work {
         assert!(rows <= most);
     }
 
-    /// Makes sure of what so many rows of a few take: the rest is not even touched.
-    pub(super) fn fit(&mut self, rows: usize) {
-        let s = &self.sizes;
-        self.q.grow(rows * s.dim_k, 0.0);
-        self.scores.grow(rows * few::stride(s), 0.0);
-        self.sums.grow(rows * s.value_stride, 0.0);
-    }
-
-    /// Resets the state and the sums of `rows` rows.
+    /// Resets the state and the sums of `rows` rows, before their queries come: of a few, there is room for these then.
     pub(super) fn clear(&mut self, rows: usize) {
+        let s = &self.sizes;
+        if !s.has_tiles() {
+            let lens = [s.dim_k, few::stride(s), s.value_stride];
+            for (buf, each) in [&mut self.q, &mut self.scores, &mut self.sums].into_iter().zip(lens) {
+                buf.grow(rows * each, 0.0);
+            }
+        }
         self.state[..rows].fill(f32::NEG_INFINITY);
-        self.state[self.sizes.rows..][..rows].fill(0.0);
-        self.sums[..rows * self.sizes.value_stride].fill(0.0);
+        self.state[s.rows..][..rows].fill(0.0);
+        self.sums[..rows * s.value_stride].fill(0.0);
     }
 
     /// Of row `r`: largest logit in powers of two, sum of the weights relative to it, weighted sum of the values.

@@ -103,9 +103,8 @@ impl Task for Finish<'_> {
 }
 
 impl Few<'_> {
-    /// Sums of loaded rows over what they see of some ranges.
+    /// Sums of loaded rows over what they see of some ranges, added to those there are.
     fn sum_ranges(self, isa: Isa, ranges: &[Span], work: &mut Work) {
-        work.clear(self.heads * self.n);
         for range in ranges {
             look(self.head, self.queries, self.n, work);
             clamp(&mut work.seen[..self.n], *range);
@@ -220,11 +219,10 @@ pub(super) fn attend_group(
     let queries = Queries::Run(0);
     let pairs = look(head, queries, n, work) * heads as u64;
     let each = |h: usize| Head { head: head.head + h, q: q.head(head.batch, head.head + h), ..*head };
-    work.fit(heads * n);
+    work.clear(heads * n);
     for h in 0..heads {
         isa.run(Load { q: &each(h).q, queries, n, at: h * n, work });
     }
-    work.clear(heads * n);
     isa.run(Sum { isa, few: Few { head, heads, queries, n }, work });
     for h in 0..heads {
         let each = each(h);
@@ -250,7 +248,7 @@ pub(super) fn attend_group_ranges(
 ) {
     assert!(!head.shared() && n <= FEW && heads * n <= MOST);
     work.check(head, n);
-    work.fit(heads * n);
+    work.clear(heads * n);
     for h in 0..heads {
         isa.run(Load { q: &q.head(head.batch, head.head + h), queries, n, at: h * n, work });
     }
@@ -268,7 +266,7 @@ pub(super) fn attend_ranges(
 ) {
     assert!(!head.shared() && n <= FEW);
     work.check(head, n);
-    work.fit(n);
+    work.clear(n);
     isa.run(Load { q: &head.q, queries, n, at: 0, work });
     Few { head, heads: 1, queries, n }.sum_ranges(isa, ranges, work);
 }
@@ -285,9 +283,8 @@ pub(super) fn attend(
     lse: Option<&mut [f32]>,
     work: &mut Work,
 ) {
-    work.fit(n);
-    isa.run(Load { q: &head.q, queries, n, at: 0, work });
     work.clear(n);
+    isa.run(Load { q: &head.q, queries, n, at: 0, work });
     isa.run(Sum { isa, few: Few { head, heads: 1, queries, n }, work });
     finish(isa, head, queries, n, 0, out, at, lse, work);
 }
