@@ -163,7 +163,7 @@ impl HeadCache {
         }
         if o.has_cells() {
             Cells::plan(plan, o.means(), o.dim_k, o.dim_v, o.capacity);
-            Cells::plan_staged(plan, o.dim_k, o.dim_v);
+            Cells::plan_staged(plan, o.means(), o.dim_k, o.dim_v);
             if o.attention.certificate {
                 Cells::plan_certified(plan, o.dim_k, o.dim_v, o.capacity);
             }
@@ -179,7 +179,8 @@ impl HeadCache {
         };
         let cells = match o.has_cells() {
             true => Some(Part::make(|| {
-                let cells = Cells::new_in(memory, o.means(), o.dim_k, o.dim_v, o.capacity)?.staged(memory)?;
+                let cells = Cells::new_in(memory, o.means(), o.dim_k, o.dim_v, o.capacity)?;
+                let cells = cells.staged(memory, o.means())?;
                 if o.attention.certificate { cells.certified(memory) } else { Ok(cells) }
             })?),
             false => None,

@@ -73,11 +73,11 @@ impl MeanKeys {
 
     /// Of the nodes of root block `at`, `[dim_k][BLOCK]`.
     pub(super) fn of_root(&self, at: usize) -> Stored<'_> {
-        let len = self.dim * BLOCK;
-        match &self.nodes {
-            Numbers::F32(x) => Stored::F32(&x[at * len..][..len]),
-            Numbers::F16(x) => Stored::F16(&x[at * len..][..len]),
-        }
+        let (len, nodes) = match &self.nodes {
+            Numbers::F32(x) => (self.dim * BLOCK, Stored::F32(x)),
+            Numbers::F16(x) => (self.dim * BLOCK, Stored::F16(x)),
+        };
+        nodes.part(at * len, len)
     }
 
     /// Of all cells, where they are kept.

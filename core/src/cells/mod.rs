@@ -11,6 +11,7 @@ mod build;
 mod coords;
 mod means;
 mod rest;
+mod shown;
 
 use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
@@ -23,6 +24,7 @@ use build::Bench;
 pub(crate) use coords::Coords;
 use means::{MeanKeys, MeanValues};
 use rest::Rest;
+use shown::Shown;
 
 /// Keys of a segment.
 pub const SEGMENT: usize = 256;
@@ -110,8 +112,8 @@ pub struct Cells {
     segments: usize,
     /// Segments with those that wait for [`publish`](Cells::publish).
     built: usize,
-    /// Moments of the published segments, where others may wait: those of the levels hold all.
-    shown: Option<[Buf<f32>; 2]>,
+    /// Where segments may wait: moments of the levels hold all.
+    shown: Option<Shown>,
     /// Traces of the moments that are shown.
     traces: [f32; 2],
     /// Keys by cell: rows of the matrices the segments were built from, `[segment][SEGMENT]`.
@@ -204,17 +206,17 @@ impl Cells {
     }
 
     /// Adds what [`staged`](Cells::staged) takes to a plan.
-    pub fn plan_staged(plan: &mut Plan, dim_k: usize, dim_v: usize) {
-        moments_len(dim_k, Cells::stride(dim_v)).into_iter().for_each(|len| Buf::<f32>::plan(plan, len));
+    pub fn plan_staged(plan: &mut Plan, dtype: Dtype, dim_k: usize, dim_v: usize) {
+        Shown::plan(plan, dtype, dim_k, Cells::stride(dim_v));
     }
 
-    /// From now on segments are seen only after [`publish`](Cells::publish), so that they can be built ahead.
+    /// From now on segments are seen only after [`publish`](Cells::publish), so that they can be built ahead. Moments are read in
+    /// 16 bits unless keys and values are f32.
     ///
     /// # Errors
     /// `NoMemory`, `Budget`.
-    pub fn staged(mut self, memory: &Memory) -> Result<Self> {
-        let [leaves, nodes] = moments_len(self.dim_k, self.stride).map(|len| Buf::filled(memory, len, 0.0));
-        self.shown = Some([leaves?, nodes?]);
+    pub fn staged(mut self, memory: &Memory, dtype: Dtype) -> Result<Self> {
+        self.shown = Some(Shown::new(memory, dtype, self.dim_k, self.stride)?);
         Ok(self)
     }
 
@@ -223,19 +225,20 @@ impl Cells {
         if self.segments == self.built {
             return;
         }
-        if let Some([leaves, nodes]) = &mut self.shown {
-            leaves.copy_from_slice(&self.leaves.moment);
-            nodes.copy_from_slice(&self.nodes.moment);
+        let moments = [&*self.leaves.moment, &*self.nodes.moment];
+        if let Some(shown) = &mut self.shown {
+            shown.set(moments);
         }
         self.segments = self.built;
         // Rows of a line each, too far apart to be read for every query.
         let step = self.dim_k.next_multiple_of(BLOCK) + 1;
-        self.traces = self.moments().map(|m| m.iter().step_by(step).take(self.dim_k).sum());
+        self.traces = moments.map(|m| m.iter().step_by(step).take(self.dim_k).sum());
     }
 
     /// Forgets the segments that wait, as if they had never been there.
     pub fn roll_back(&mut self) {
-        if let Some([leaves, nodes]) = self.shown.as_ref().filter(|_| self.segments != self.built) {
+        if let Some(shown) = self.shown.as_ref().filter(|_| self.segments != self.built) {
+            let [leaves, nodes] = shown.whole();
             self.leaves.moment.copy_from_slice(leaves);
             self.nodes.moment.copy_from_slice(nodes);
         }
@@ -440,17 +443,17 @@ impl Cells {
         self.means.of_cells().map(|keys| &keys[node * self.dim_k * BLOCK..][..self.dim_k * BLOCK])
     }
 
-    fn all_moments(&self) -> [&[f32]; 2] {
+    fn all_moments(&self) -> [Stored<'_>; 2] {
         match &self.shown {
-            Some([leaves, nodes]) => [leaves, nodes],
-            None => [&self.leaves.moment, &self.nodes.moment],
+            Some(shown) => shown.stored(),
+            None => [&self.leaves, &self.nodes].map(|level| Stored::F32(&level.moment)),
         }
     }
 
     /// Sums of outer products of residuals within cells and within nodes, `[dim_k][dim_k rounded up to a block]`: what is above
     /// the diagonal and in its blocks.
-    pub(crate) fn moments(&self) -> [&[f32]; 2] {
-        self.all_moments().map(|all| &all[..moment_len(self.dim_k)])
+    pub(crate) fn moments(&self) -> [Stored<'_>; 2] {
+        self.all_moments().map(|all| all.part(0, moment_len(self.dim_k)))
     }
 
     /// Sums of their diagonals.
@@ -459,12 +462,15 @@ impl Cells {
     }
 
     /// The same of keys with values, within cells, by [`BLOCK`] elements of a value: `[dim_k][BLOCK]` each.
-    pub(crate) fn crossed(&self) -> impl Iterator<Item = &[f32]> {
-        self.all_moments()[0][moment_len(self.dim_k)..].chunks_exact(self.dim_k * BLOCK)
+    pub(crate) fn crossed(&self) -> impl Iterator<Item = Stored<'_>> {
+        let ([all, _], begin, len) = (self.all_moments(), moment_len(self.dim_k), self.dim_k * BLOCK);
+        (0..self.stride / BLOCK).map(move |b| all.part(begin + b * len, len))
     }
 
     /// Keys that the moments of each level are sums over.
     pub(crate) fn keys(&self) -> usize {
-        (0..self.segments).filter(|&at| self.counts(at)).count() * SEGMENT
+        let ((first, each), n) = (COUNTED, self.segments);
+        let counted = if self.differ { n } else { n.min(first) + n.max(first).div_ceil(each) - first.div_ceil(each) };
+        counted * SEGMENT
     }
 }

@@ -8,7 +8,7 @@
 
 use super::block::{RowBlock, Work};
 use crate::cells::{BLOCK, Matrix};
-use crate::simd::block::{AddScaled, Scores, Stored};
+use crate::simd::block::{AddScaled, Scores};
 use core::f32::consts::LN_2;
 
 impl RowBlock<'_> {
@@ -42,7 +42,7 @@ impl RowBlock<'_> {
         let q = Matrix { data: q, stride: sizes.q_stride, cols: d };
         for (b, block) in self.cells.crossed().enumerate() {
             let along = &mut scores[0];
-            self.isa.run(Scores { block: Stored::F32(block), q, rows, out: along });
+            self.isa.run(Scores { block, q, rows, out: along });
             let (by, x) = (&fine[..], &along[..]);
             self.isa.run(AddScaled { by, x, rows, out: sums, stride: sizes.stride, at: b * BLOCK });
         }

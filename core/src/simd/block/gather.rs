@@ -61,6 +61,7 @@ impl Fetch {
         match x {
             Stored::F32(x) => Fetch::of(x),
             Stored::F16(x) => Fetch::of(x),
+            Stored::Bf16(x) => Fetch::of(x),
         }
     }
 

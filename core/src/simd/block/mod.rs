@@ -59,7 +59,7 @@ pub(crate) use width::{Remainders, Width};
 use super::math;
 use super::vector::Simd;
 use choose::SPREAD;
-use half::f16;
+use half::{bf16, f16};
 
 /// Vectors of a block.
 pub(crate) const BLOCK: usize = 16;
@@ -77,13 +77,24 @@ pub(crate) struct Matrix<'a> {
 pub(crate) enum Stored<'a> {
     F32(&'a [f32]),
     F16(&'a [f16]),
+    Bf16(&'a [bf16]),
 }
 
-impl Stored<'_> {
+impl<'a> Stored<'a> {
     fn len(&self) -> usize {
         match self {
             Stored::F32(x) => x.len(),
             Stored::F16(x) => x.len(),
+            Stored::Bf16(x) => x.len(),
+        }
+    }
+
+    /// `n` of them from number `at` on.
+    pub(crate) fn part(self, at: usize, n: usize) -> Stored<'a> {
+        match self {
+            Stored::F32(x) => Stored::F32(&x[at..][..n]),
+            Stored::F16(x) => Stored::F16(&x[at..][..n]),
+            Stored::Bf16(x) => Stored::Bf16(&x[at..][..n]),
         }
     }
 }

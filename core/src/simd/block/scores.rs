@@ -2,7 +2,7 @@
 
 use super::{BLOCK, Matrix, Stored, check};
 use crate::simd::Task;
-use crate::simd::element::{Element, F16, F32};
+use crate::simd::element::{Bf16, Element, F16, F32};
 use crate::simd::vector::Simd;
 
 /// `out[i * BLOCK + j] = <q[rows[i]], vector j>`; `block` is `[cols][BLOCK]`.
@@ -25,6 +25,7 @@ impl Task for Scores<'_> {
             match self.block {
                 Stored::F32(block) => self.of::<F32, S>(s, block.as_ptr()),
                 Stored::F16(block) => self.of::<F16, S>(s, block.as_ptr().cast()),
+                Stored::Bf16(block) => self.of::<Bf16, S>(s, block.as_ptr().cast()),
             }
         }
     }
@@ -155,7 +156,7 @@ impl Scores<'_> {
 /// with zeros to whole blocks like the rows of `q`.
 pub(crate) struct Forms<'a> {
     pub(crate) q: Matrix<'a>,
-    pub(crate) moment: &'a [f32],
+    pub(crate) moment: Stored<'a>,
     pub(crate) factor: f32,
     pub(crate) out: &'a mut [f32],
 }
@@ -168,20 +169,12 @@ impl Task for Forms<'_> {
         let Matrix { data, stride, cols } = self.q;
         assert!(stride.is_multiple_of(BLOCK) && cols <= stride && self.moment.len() >= cols * stride);
         assert!(data.len() >= self.out.len() * stride);
-        let mut i = 0;
-        while i < self.out.len() {
-            // SAFETY: the rows are inside.
-            unsafe {
-                if i + 8 <= self.out.len() {
-                    self.tile::<S, 8>(s, i);
-                    i += 8;
-                } else if S::LANES > 1 && i + 2 <= self.out.len() {
-                    self.tile::<S, 2>(s, i);
-                    i += 2;
-                } else {
-                    self.tile::<S, 1>(s, i);
-                    i += 1;
-                }
+        // SAFETY: the rows and the moment are inside.
+        unsafe {
+            match self.moment {
+                Stored::F32(x) => self.squares::<F32, S>(s, x.as_ptr()),
+                Stored::F16(x) => self.squares::<F16, S>(s, x.as_ptr().cast()),
+                Stored::Bf16(x) => self.squares::<Bf16, S>(s, x.as_ptr().cast()),
             }
         }
         let mut parts = self.out.chunks_exact_mut(S::LANES);
@@ -200,12 +193,36 @@ impl Task for Forms<'_> {
 }
 
 impl Forms<'_> {
+    /// Squares of all results.
+    ///
+    /// # Safety
+    /// As checked in `run`; the moment holds elements of type `E`.
+    #[inline(always)]
+    unsafe fn squares<E: Element, S: Simd>(&mut self, s: S, moment: *const E::T) {
+        let mut i = 0;
+        while i < self.out.len() {
+            // SAFETY: the rows are inside.
+            unsafe {
+                if i + 8 <= self.out.len() {
+                    self.tile::<E, S, 8>(s, moment, i);
+                    i += 8;
+                } else if S::LANES > 1 && i + 2 <= self.out.len() {
+                    self.tile::<E, S, 2>(s, moment, i);
+                    i += 2;
+                } else {
+                    self.tile::<E, S, 1>(s, moment, i);
+                    i += 1;
+                }
+            }
+        }
+    }
+
     /// Squares of the results of `R` rows from row `i` on.
     ///
     /// # Safety
     /// They are inside, as checked in `run`.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize>(&mut self, s: S, i: usize) {
+    unsafe fn tile<E: Element, S: Simd, const R: usize>(&mut self, s: S, moment: *const E::T, i: usize) {
         let Matrix { data, stride, cols } = self.q;
         let q: [*const f32; R] = core::array::from_fn(|r| data.as_ptr().wrapping_add((i + r) * stride));
         let mut total = [s.splat(0.0); R];
@@ -217,25 +234,18 @@ impl Forms<'_> {
                 for r in 0..R {
                     acc[r] = s.add(acc[r], acc[r]);
                 }
-                let step = |acc: &mut [S::V; R], k: usize| {
-                    // SAFETY: row k of the moment, vector c; k < cols.
-                    unsafe {
-                        let m = s.load(self.moment.as_ptr().add(k * stride + c));
-                        for r in 0..R {
-                            acc[r] = s.fma(s.splat(*q[r].add(k)), m, acc[r]);
-                        }
-                    }
-                };
                 let mut k = from;
                 // Several at a time, so that addresses are not made for each.
                 while k + 4 <= to {
                     for at in k..k + 4 {
-                        step(&mut acc, at);
+                        // SAFETY: vector c of row k of the moment; k < cols.
+                        unsafe { row::<E, S, R>(s, moment.add(at * stride + c), &q, at, &mut acc) };
                     }
                     k += 4;
                 }
                 for k in k..to {
-                    step(&mut acc, k);
+                    // SAFETY: as above.
+                    unsafe { row::<E, S, R>(s, moment.add(k * stride + c), &q, k, &mut acc) };
                 }
             }
             for r in 0..R {
@@ -246,6 +256,28 @@ impl Forms<'_> {
         }
         for r in 0..R {
             self.out[i + r] = (s.reduce_add(total[r]) * self.factor).max(0.0);
+        }
+    }
+}
+
+/// `acc[r] += q[r][k] * moment`, a vector of its row k. No closure: those are compiled without the instructions of the set unless they
+/// are inlined.
+///
+/// # Safety
+/// The vector and element k of all queries are readable.
+#[inline(always)]
+unsafe fn row<E: Element, S: Simd, const R: usize>(
+    s: S,
+    moment: *const E::T,
+    q: &[*const f32; R],
+    k: usize,
+    acc: &mut [S::V; R],
+) {
+    // SAFETY: passed on.
+    unsafe {
+        let m = E::load(s, moment);
+        for r in 0..R {
+            acc[r] = s.fma(s.splat(*q[r].add(k)), m, acc[r]);
         }
     }
 }

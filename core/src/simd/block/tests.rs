@@ -59,6 +59,12 @@ fn scores_and_forms() {
                 let mut short = vec![0.0; rows.len() * BLOCK];
                 isa.run(Scores { block: Stored::F16(&half), q, rows: &rows, out: &mut short });
                 assert_eq!(out, short, "{}", isa.name());
+                let brief: Vec<bf16> = block.iter().map(|&x| bf16::from_f32(x)).collect();
+                let broad: Vec<f32> = brief.iter().map(|x| x.to_f32()).collect();
+                let mut from_wide = short.clone();
+                isa.run(Scores { block: Stored::F32(&broad), q, rows: &rows, out: &mut from_wide });
+                isa.run(Scores { block: Stored::Bf16(&brief), q, rows: &rows, out: &mut short });
+                assert_eq!(from_wide, short, "{}", isa.name());
                 let ids: Vec<u32> = (0..BLOCK as u32).map(|j| j * 5 % 16).collect();
                 let keys: Vec<f16> = (0..BLOCK * dim).map(|i| half[i % dim * BLOCK + i / dim]).collect();
                 let from = Rows::f16(&keys, dim).unwrap();
@@ -102,7 +108,7 @@ fn scores_and_forms() {
                 close(have, want, 1.0, "blocks of products");
             }
             let mut out = [0.0; QUERIES];
-            isa.run(Forms { q, moment: &moment, factor: 0.5, out: &mut out });
+            isa.run(Forms { q, moment: Stored::F32(&moment), factor: 0.5, out: &mut out });
             for (r, &out) in out.iter().enumerate() {
                 let at = |k: usize| f64::from(data[r * stride + k]);
                 let form: f64 = (0..dim * dim)
@@ -110,6 +116,18 @@ fn scores_and_forms() {
                     .sum();
                 close(out * out, form * 0.5, dim as f64, "form");
             }
+            // The same from numbers that 16 bits hold.
+            let half: Vec<f16> = moment.iter().map(|&x| f16::from_f32(x)).collect();
+            let brief: Vec<bf16> = moment.iter().map(|&x| bf16::from_f32(x)).collect();
+            let wide: Vec<f32> = half.iter().map(|x| x.to_f32()).collect();
+            let broad: Vec<f32> = brief.iter().map(|x| x.to_f32()).collect();
+            let of = |moment: Stored<'_>| {
+                let mut out = [0.0; QUERIES];
+                isa.run(Forms { q, moment, factor: 0.5, out: &mut out });
+                out
+            };
+            assert_eq!(of(Stored::F16(&half)), of(Stored::F32(&wide)), "{}", isa.name());
+            assert_eq!(of(Stored::Bf16(&brief)), of(Stored::F32(&broad)), "{}", isa.name());
         }
     }
 }
