@@ -48,7 +48,7 @@ impl MeanKeys {
         Ok(())
     }
 
-    /// First place and end of vector `at` of all blocks, whose elements are [`BLOCK`] apart.
+    /// Where the elements of vector `at` of all blocks lie.
     fn places(&self, at: usize) -> core::iter::StepBy<core::ops::Range<usize>> {
         let begin = at / BLOCK * self.dim * BLOCK + at % BLOCK;
         (begin..begin + self.dim * BLOCK).step_by(BLOCK)
@@ -73,11 +73,11 @@ impl MeanKeys {
 
     /// Of the nodes of root block `at`, `[dim_k][BLOCK]`.
     pub(super) fn of_root(&self, at: usize) -> Stored<'_> {
-        let (len, nodes) = match &self.nodes {
-            Numbers::F32(x) => (self.dim * BLOCK, Stored::F32(x)),
-            Numbers::F16(x) => (self.dim * BLOCK, Stored::F16(x)),
+        let nodes = match &self.nodes {
+            Numbers::F32(x) => Stored::F32(x),
+            Numbers::F16(x) => Stored::F16(x),
         };
-        nodes.part(at * len, len)
+        nodes.part(at * self.dim * BLOCK, self.dim * BLOCK)
     }
 
     /// Of all cells, where they are kept.

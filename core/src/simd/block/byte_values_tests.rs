@@ -3,7 +3,6 @@
 use super::tests::{first, isas, lists, noise};
 use super::{AddValues, BLOCK, ByteValues, Elements, Values, round_value};
 use crate::math::hash;
-use crate::simd::{Simd, Task};
 use half::bf16;
 use std::vec;
 use std::vec::Vec;
@@ -136,42 +135,6 @@ fn weights_of_nothing_add_nothing() {
             let p = [w; 2 * BLOCK];
             isa.run(AddValues { p: &p, values: kept.block(0), rows: &[0, 1], out: &mut out, total: None, lean: None });
             assert_eq!(out, before, "{}", isa.name());
-        }
-    }
-}
-
-struct Dot7<'a>(&'a [u8; 64], &'a [i8; 64], &'a mut [f32; 16]);
-
-impl Task for Dot7<'_> {
-    type Out = ();
-    const DOT16: bool = true;
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for lane in (0..16).step_by(S::LANES) {
-            // SAFETY: LANES fours of bytes from lane on are inside both.
-            unsafe {
-                let (a, b) = (self.0.as_ptr().add(lane * 4).cast(), self.1.as_ptr().add(lane * 4).cast());
-                let sum = s.dot7(s.splat_i(-5), s.load_i(a), s.load_i(b));
-                s.store(self.2.as_mut_ptr().add(lane), s.to_f32(sum));
-            }
-        }
-    }
-}
-
-#[test]
-fn products_of_bytes_are_exact_at_the_extremes() {
-    for isa in isas() {
-        for seed in 0..if cfg!(miri) { 2 } else { 50 } {
-            let pick = |i: usize| hash(seed, i as u64);
-            let a: [u8; 64] = core::array::from_fn(|i| [127, 0, 1, pick(i) as u8 & 127][(pick(i) >> 9) as usize % 4]);
-            let b: [i8; 64] =
-                core::array::from_fn(|i| [127, -128, 0, pick(64 + i) as i8][(pick(64 + i) >> 9) as usize % 4]);
-            let mut out = [0.0; 16];
-            isa.run(Dot7(&a, &b, &mut out));
-            for (lane, &have) in out.iter().enumerate() {
-                let want: i32 = (lane * 4..lane * 4 + 4).map(|i| i32::from(a[i]) * i32::from(b[i])).sum();
-                assert_eq!(have, (want - 5) as f32, "{}", isa.name());
-            }
         }
     }
 }
