@@ -2,12 +2,16 @@
 
 #[cfg(feature = "std")]
 pub(super) type Instant = std::time::Instant;
+/// There is no clock.
 #[cfg(not(feature = "std"))]
-pub(super) type Instant = ();
+#[derive(Clone, Copy)]
+pub(super) struct Instant;
 
 pub(super) fn now() -> Instant {
     #[cfg(feature = "std")]
     return std::time::Instant::now();
+    #[cfg(not(feature = "std"))]
+    Instant
 }
 
 /// Seconds since `start`.
@@ -16,7 +20,7 @@ pub(super) fn since(start: Instant) -> f64 {
     return start.elapsed().as_secs_f64();
     #[cfg(not(feature = "std"))]
     {
-        let () = start;
+        let Instant = start;
         0.0
     }
 }

@@ -53,7 +53,7 @@ impl FewRows<'_, '_> {
                 products::<S, C, 1>(s, coded.words.as_ptr(), words, [self.codes.as_ptr().add(query * 2 * words)])
             };
             let (step, zero) = (s.splat(along.unit), s.splat(along.zero));
-            let (slack, far) = (s.splat(along.zero + along.slack), s.splat(along.far));
+            let (most, far) = (s.splat(along.most), s.splat(along.far));
             let needle = if self.softcap > 0.0 { along.needle } else { along.needle - center };
             let needle = s.splat(needle);
             let scores = self.room.scores[*end * BLOCK..][..BLOCK].as_mut_ptr();
@@ -64,8 +64,8 @@ impl FewRows<'_, '_> {
                 unsafe {
                     let x = s.fma(s.fma(codes, step, zero), unit[c], s.splat(center));
                     s.store(scores.add(c * S::LANES), x);
-                    let most = s.fma(codes, step, slack);
-                    let mut x = s.fma(most, unit[c], s.mul(s.load(reach.as_ptr().add(c * S::LANES)), far));
+                    let key = s.fma(codes, step, most);
+                    let mut x = s.fma(key, unit[c], s.mul(s.load(reach.as_ptr().add(c * S::LANES)), far));
                     if self.softcap > 0.0 {
                         x = capped(s, s.add(x, s.splat(center)), self.softcap);
                     }
@@ -193,8 +193,8 @@ impl FewRows<'_, '_> {
         let codes = unsafe { products::<S, C, R>(s, cell.words.as_ptr(), words, q) };
         for r in 0..R {
             let Slot { query, sure, .. } = self.room.slots[slots[r]];
-            let Along { unit: step, zero, slack, needle, .. } = self.limits.along[query as usize];
-            let (step, start, most) = (s.splat(step), s.splat(zero), s.splat(zero + slack));
+            let Along { unit: step, zero, most, needle, .. } = self.limits.along[query as usize];
+            let (step, start, most) = (s.splat(step), s.splat(zero), s.splat(most));
             let center = self.room.scores[slots[r] * BLOCK + leaf];
             let needle = s.splat(if self.softcap > 0.0 { needle } else { needle - center });
             let (center, reference) = (s.splat(center), s.splat(self.limits.reference[query as usize]));
