@@ -12,7 +12,7 @@ use super::lead::Lead;
 use super::proof::Proving;
 use super::rule::Rule;
 use super::walk::Watch;
-use crate::cells::{BLOCK, Cells, SEGMENT};
+use crate::cells::{Cells, SEGMENT};
 use crate::mem::{Rows, Tensor, TensorMut};
 use crate::simd::Isa;
 use core::ops::Range;
@@ -125,7 +125,14 @@ impl<'a> Accelerated<'a> {
             let head = self.head(of);
             let b = self.rows(&head, of, block * step..(block * step + step).min(rows));
             let way = match (self.trials, verdict) {
-                (Some(trials), _) => trials.way(run, of),
+                (Some(trials), _) => {
+                    let way = trials.way(run, of);
+                    work.offsets.take(None);
+                    if let Some(times) = way.filter(|_| self.takes_offsets()) {
+                        work.offsets.take_kept(trials.offsets(run, of, times));
+                    }
+                    way
+                }
                 (_, Some((last, way))) if last == (of, run) => way,
                 _ => self.lead(&self.leading(&head, of, run), of, rows, work),
             };
@@ -145,7 +152,8 @@ impl<'a> Accelerated<'a> {
 
     /// The rule, tightened so often; for certificates with nothing of what is opened stood for by means.
     fn rule(&self, times: usize) -> Rule {
-        let rule = if self.proof.is_some() { self.rule.whole() } else { self.rule };
+        let rule = if self.takes_offsets() { self.rule } else { self.rule.without_offsets() };
+        let rule = if self.proof.is_some() { rule.whole() } else { rule };
         rule.tightened(times)
     }
 
@@ -191,6 +199,7 @@ impl<'a> Accelerated<'a> {
     /// [`choose`](Self::choose) for the blocks of a call of group `of`; where what trials find is kept, by what was chosen for the rows
     /// of the calls before, where they are no more than share one prediction.
     fn lead(&self, b: &RowBlock<'_>, of: usize, rows: usize, work: &mut Work) -> Option<usize> {
+        work.offsets.take(None);
         let shared = rows <= LED * narrow(b.group);
         let leads = self.leads.filter(|_| shared && !b.is_few(work) && self.verified().is_none());
         let Some(lead) = leads.map(|leads| leads(of)) else { return self.choose(b, work) };
@@ -215,12 +224,28 @@ impl<'a> Accelerated<'a> {
         if b.is_few(work) {
             return (!self.is_auto() || b.cells.rest().is_over()).then_some(0);
         }
-        if self.rule.never_dense() { Some(0) } else { self.try_rules(b, work).alone(f64::from(self.rule.error)) }
+        let asked = !self.rule.never_dense();
+        let mut way = Some(0);
+        if asked || self.takes_offsets() {
+            let trial = self.try_rules(b, work);
+            way = if asked { trial.alone(f64::from(self.rule.error)) } else { way };
+        }
+        if self.takes_offsets() {
+            work.offsets.take(way);
+        }
+        way
+    }
+
+    /// Whether what outputs are off by in common is taken from them: not where bounds know nothing of it, nor where trials speak for
+    /// rows that do not know of it.
+    fn takes_offsets(&self) -> bool {
+        self.proof.is_none() && self.leads.is_none()
     }
 
     /// Tries the rules on a few rows of a block: from the loosest to the first that keeps the tolerance, or while they cost less than
     /// exact attention.
     fn try_rules(&self, b: &RowBlock<'_>, work: &mut Work) -> Trial {
+        work.offsets.clear();
         let usable = b.find_usable(work);
         if usable == 0 {
             return Trial::idle();
@@ -231,9 +256,12 @@ impl<'a> Accelerated<'a> {
         let mut next = Some(0);
         while let Some(times) = next {
             b.set_limits(work, &self.rule(times), usable);
-            let of = b.rehearse(work, self.proof.is_none());
+            let of = b.rehearse(work, times, self.proof.is_none(), self.takes_offsets());
             if of.cost * f64::from(self.rule.caution) > b.covered(work) as f64 {
                 break;
+            }
+            if trial.rules().len() + 1 == times {
+                work.offsets.fill_between(times - 1);
             }
             next = trial.add(times, of, f64::from(self.rule.error));
             b.clear(work);
@@ -385,11 +413,12 @@ impl<'a> Accelerated<'a> {
                     continue;
                 }
                 let total = b.weight(work, r);
-                let estimated = work.estimated[r * BLOCK..][..BLOCK].iter().sum::<f32>() - work.light[r];
+                let estimated = work.estimated_weight(r);
                 let row = &mut work.sums[r * stride..][..dim_v];
                 if total > 0.0 {
                     b.isa.scale(1.0 / total, row);
                     share += estimated / total;
+                    work.offsets.apply(h, stride, estimated / total, row);
                 } else {
                     row.fill(0.0);
                 }

@@ -6,6 +6,7 @@ use super::APART;
 use super::all::tried;
 use super::apart::Apart;
 use super::bias::Lifted;
+use super::offset::{self, Offsets};
 use super::proof::Evidence;
 use super::rule::Rule;
 use super::usable::{PARTS, Usable};
@@ -82,6 +83,11 @@ impl Sizes {
     /// Queries, where they are few.
     pub(super) fn apart(&self) -> usize {
         if self.few { self.queries } else { 0 }
+    }
+
+    /// Offsets of a rule; none for a few rows, which try nothing.
+    fn offsets(&self, group: usize) -> usize {
+        if self.few { 0 } else { offset::each(group, self.dim_v) }
     }
 
     /// Scores of all nodes.
@@ -208,6 +214,7 @@ pub(crate) struct Work {
     /// Queries that use the mean values of a node's cells.
     pub(super) settled: Buf<u16>,
     pub(super) lost: Buf<bool>,
+    pub(super) offsets: Offsets,
     /// Keys of a cell, transposed, or one value; and keys as they lie. Empty until somebody fills them up.
     pub(super) keys: Buf<f32>,
     pub(super) room: Buf<f32>,
@@ -257,6 +264,7 @@ impl Work {
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, s.samples);
         Buf::<bool>::plan(plan, n);
+        Offsets::plan(plan, s.offsets(group));
         for len in [(s.dim_k * BLOCK).max(s.dim_v), s.dim_k * BLOCK] {
             Buf::<f32>::plan(plan, len);
         }
@@ -320,6 +328,7 @@ impl Work {
             doubt: m.filled(n * BLOCK, 0.0),
             settled: m.filled(n, 0),
             lost: m.filled(n, false),
+            offsets: Offsets::made(&mut m, s.offsets(group)),
             keys: m.room((s.dim_k * BLOCK).max(s.dim_v)),
             room: m.room(s.dim_k * BLOCK),
             usable: Usable::made(&mut m, s.segments),

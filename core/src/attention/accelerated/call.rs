@@ -9,7 +9,7 @@ use super::super::{Mode, Reason};
 use super::all::{Accelerated, most_pieces, runs};
 use super::hope::{ALIKE, hopeless};
 use super::ladder::{Deal, Trial, Trials};
-use super::{APART, Proving, Rule, Work, bias};
+use super::{APART, Proving, Rule, Work, bias, offset};
 use crate::cells::{Alike, Cells, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Objects, Plan, Rows};
@@ -80,7 +80,7 @@ pub(crate) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
     }
     Buf::<bool>::plan(plan, heads);
     if tries(c) {
-        Trials::plan(plan, deal(c, parts));
+        Trials::plan(plan, deal(c, parts), offset::each(group, c.dim_v));
     }
     Objects::<Trying<'_>>::plan(plan, if tries(c) { parts } else { 0 });
     if c.reason == Reason::Cheaper {
@@ -165,7 +165,8 @@ pub(crate) fn call(
     }
     let mut trials = None;
     if tries(c) && !rule.never_dense() {
-        trials = Some(Trials::new_in(memory, deal(c, parts))?);
+        let each = offset::each(c.heads_q / c.heads_kv, c.dim_v);
+        trials = Some(Trials::new_in(memory, deal(c, parts), each)?);
     }
     // All room is made before anything is built: what is planned is what there is at once.
     let trying = Objects::with_capacity(memory, if trials.is_some() { parts } else { 0 })?;
@@ -251,8 +252,8 @@ pub(crate) fn call(
     Ok(stats)
 }
 
-/// A part's work memory and room for its trials.
-type Trying<'a> = (&'a mut Work, &'a mut [Trial]);
+/// A part's work memory and room for its trials, and for their offsets.
+type Trying<'a> = (&'a mut Work, (&'a mut [Trial], &'a mut [f32]));
 
 /// Trials of all heads, and what follows from them, layer by layer: the same for any number of parts. `room` is for these.
 fn try_all<'b>(
@@ -267,11 +268,13 @@ fn try_all<'b>(
     for part in works.iter_mut().zip(trials.of_parts()) {
         room.push(part)?;
     }
-    let run = |ith, (work, trials): &mut Trying<'_>| {
+    let run = |ith, (work, (trials, offsets)): &mut Trying<'_>| {
         let start = clock::now();
-        for (j, trial) in trials.iter_mut().enumerate() {
+        let each = work.offsets.of_rules().len();
+        for (j, (trial, offsets)) in trials.iter_mut().zip(offsets.chunks_exact_mut(each)).enumerate() {
             if let Some((run, of)) = deal.named(ith, j) {
                 *trial = all.try_run(run, of, work);
+                offsets.copy_from_slice(work.offsets.of_rules());
             }
         }
         Ok(AttentionStats { attend_seconds: clock::since(start), ..AttentionStats::new(mode, reason) })

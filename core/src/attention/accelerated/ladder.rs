@@ -249,25 +249,33 @@ impl Deal {
 /// Trials of all heads of a call, made in parts.
 pub(crate) struct Trials {
     list: Buf<Trial>,
+    /// [Offsets](super::offset) of every trial, `each` numbers of every rule.
+    offsets: Buf<f32>,
+    each: usize,
     deal: Deal,
 }
 
 impl Trials {
-    pub(super) fn plan(plan: &mut Plan, deal: Deal) {
+    /// `each` numbers are the offsets of a rule.
+    pub(super) fn plan(plan: &mut Plan, deal: Deal, each: usize) {
         Buf::<Trial>::plan(plan, deal.of_part() * deal.parts);
+        Buf::<f32>::plan(plan, deal.of_part() * deal.parts * LADDER * each);
     }
 
     /// Trials as planned.
     ///
     /// # Errors
     /// `NoMemory`, `Budget`.
-    pub(super) fn new_in(memory: &Memory, deal: Deal) -> Result<Trials> {
-        Ok(Trials { list: Buf::filled(memory, deal.of_part() * deal.parts, Trial::idle())?, deal })
+    pub(super) fn new_in(memory: &Memory, deal: Deal, each: usize) -> Result<Trials> {
+        let trials = deal.of_part() * deal.parts;
+        let list = Buf::filled(memory, trials, Trial::idle())?;
+        Ok(Trials { list, offsets: Buf::filled(memory, trials * LADDER * each, 0.0)?, each, deal })
     }
 
-    /// Room for the trials of every part.
-    pub(super) fn of_parts(&mut self) -> impl Iterator<Item = &mut [Trial]> {
-        self.list.chunks_mut(self.deal.of_part())
+    /// Room for the trials of every part, and for the offsets of their rules.
+    pub(super) fn of_parts(&mut self) -> impl Iterator<Item = (&mut [Trial], &mut [f32])> {
+        let of_part = self.deal.of_part();
+        self.list.chunks_mut(of_part).zip(self.offsets.chunks_mut(of_part * LADDER * self.each))
     }
 
     /// After all trials: chooses, layer by layer, each of so many groups of heads.
@@ -283,6 +291,11 @@ impl Trials {
     /// Times to tighten the rule for a run of rows and a group of heads; none stands for exact attention.
     pub(super) fn way(&self, run: usize, head: usize) -> Option<usize> {
         self.list[self.deal.place(run, head)].way()
+    }
+
+    /// What is taken from the outputs of that run and group under a rule.
+    pub(super) fn offsets(&self, run: usize, head: usize, times: usize) -> &[f32] {
+        &self.offsets[(self.deal.place(run, head) * LADDER + times) * self.each..][..self.each]
     }
 }
 
@@ -430,19 +443,21 @@ mod tests {
         let memory = Memory::system(0).unwrap();
         for (heads, layer, runs, parts) in [(1, 1, 1, 1), (6, 2, 5, 4), (4, 4, 3, 5), (1, 1, 7, 2), (8, 2, 1, 3)] {
             let deal = Deal::new(heads, runs, parts);
-            let mut trials = Trials::new_in(&memory, deal).unwrap();
+            let mut trials = Trials::new_in(&memory, deal, 3).unwrap();
             let mut seen = BTreeSet::new();
-            for (ith, part) in trials.of_parts().enumerate() {
-                for (j, trial) in part.iter_mut().enumerate() {
+            for (ith, (part, offsets)) in trials.of_parts().enumerate() {
+                for (j, (trial, offsets)) in part.iter_mut().zip(offsets.chunks_exact_mut(3 * LADDER)).enumerate() {
                     let Some((run, head)) = deal.named(ith, j) else { continue };
                     assert!(seen.insert((run, head)));
                     trial.steps[0].times = run * heads + head;
+                    offsets[3..6].fill((run * heads + head) as f32);
                 }
             }
             assert_eq!(seen.len(), heads * runs);
             trials.judge(layer, TOLERANCE);
             for (run, head) in seen {
                 assert_eq!(trials.way(run, head), Some(run * heads + head));
+                assert_eq!(trials.offsets(run, head, 1), [(run * heads + head) as f32; 3]);
             }
         }
     }

@@ -15,6 +15,8 @@
 //! Mean values lean: a row prefers some keys of a child to others, and values go with keys, in the same way throughout a
 //! head. See `lean`.
 //!
+//! What is still left out is much the same for all rows of a head: rows of a trial say what. See `offset`.
+//!
 //! The standard deviation `sigma` of a child's logits is its keys' distance from their mean times
 //! `sqrt(q^T C q / tr C)`, C the mean covariance within cells of this head.
 //!
@@ -43,6 +45,7 @@ mod hope;
 mod ladder;
 mod lead;
 mod lean;
+mod offset;
 mod proof;
 mod rule;
 mod trial;

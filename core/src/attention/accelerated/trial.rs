@@ -92,15 +92,15 @@ impl RowBlock<'_> {
     }
 
     /// What attending by cells makes of the rows of the trial, its cost that of all rows; `lean` says whether their sums are to be
-    /// moved by [`RowBlock::lean`].
-    pub(super) fn rehearse(&self, work: &mut Work, lean: bool) -> Rehearsed {
+    /// moved by [`RowBlock::lean`], `taken` whether offsets are to be taken from outputs, as those of the rule tightened so many `times`.
+    pub(super) fn rehearse(&self, work: &mut Work, times: usize, lean: bool, taken: bool) -> Rehearsed {
         work.take_gathered();
         let done = self.descend(work, true, false, &mut None);
         if lean {
             self.lean(work, true);
         }
         let rows = work.sample.len();
-        let (wrong, all) = self.error_of_sample(work);
+        let (wrong, all) = self.find_offsets(work, times, taken);
         self.forget_sample(work);
         let cost = Cost::new(work.sizes.dim_k, work.sizes.dim_v);
         let (nodes, cells) = (done.nodes as f64, done.cells as f64);
@@ -108,27 +108,6 @@ impl RowBlock<'_> {
         let lists = (cost.lists(nodes, cells, done.sifted as f64) + lifts) / rows as f64;
         let cost = (lists + cost.row(self.cells.segments().div_ceil(ROOT) as f64)) * self.queries() as f64;
         Rehearsed { cost, wrong, all }
-    }
-
-    /// Sums of the square errors of the sample's outputs, and of the outputs' squares.
-    fn error_of_sample(&self, work: &Work) -> (f64, f64) {
-        let stride = work.sizes.stride;
-        let (mut wrong, mut all) = (0.0, 0.0);
-        for (at, &i) in work.sample.iter().enumerate() {
-            let i = i as usize;
-            // Attended exactly in the end.
-            if work.lost[i] {
-                continue;
-            }
-            let unit = 1.0 / self.weight(work, i);
-            let truth = &work.truth[at * stride..][..work.sizes.dim_v];
-            for (&x, &y) in work.sums[i * stride..].iter().zip(truth) {
-                let d = f64::from(x * unit - y);
-                wrong += d * d;
-                all += f64::from(y) * f64::from(y);
-            }
-        }
-        (wrong, all)
     }
 }
 
@@ -189,7 +168,7 @@ mod tests {
             let mut found = Vec::new();
             for times in [0, 4, 8, 0, 4] {
                 b.set_limits(&mut work, &rule.tightened(times), usable);
-                found.push(b.rehearse(&mut work, true));
+                found.push(b.rehearse(&mut work, times, true, true));
                 let heavy = work.sample.iter().map(|&i| work.bar[i as usize]).zip(&expected);
                 assert!(heavy.clone().any(|(bar, &first)| bar > 2.0 * first), "{}: nothing was raised", isa.name());
                 b.clear(&mut work);
