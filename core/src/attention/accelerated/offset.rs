@@ -155,25 +155,15 @@ impl Work {
 
 #[cfg(all(test, feature = "full", feature = "alloc"))]
 mod tests {
-    use super::super::super::exact::Head;
-    use super::super::super::mask::{Mask, Masking};
     use super::super::Rule;
-    use super::super::call::fill;
+    use super::super::trial::tests::{DIM, KEYS, ROWS, noise, with_trial};
     use super::*;
-    use crate::cells::{Cells, SEGMENT};
-    use crate::math::hash;
-    use crate::mem::{Dtype, Memory, Rows, Tensor};
+    use crate::cells::SEGMENT;
+    use crate::mem::Memory;
     use crate::simd::Isa;
     use std::vec::Vec;
 
-    const DIM: usize = 32;
-    const KEYS: usize = 8 * SEGMENT;
-    const ROWS: usize = 64;
     const GROUP: usize = 2;
-
-    fn noise(n: usize, seed: u64) -> Vec<f32> {
-        (0..n).map(|i| (hash(seed, i as u64) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
-    }
 
     /// Two heads whose queries resemble each other within a head, and their keys.
     fn queries_and_keys() -> (Vec<f32>, Vec<f32>) {
@@ -184,35 +174,14 @@ mod tests {
         (q, k)
     }
 
-    /// A block of them after a trial's exact part, with limits under which nothing is opened.
+    /// A trial of them with limits under which nothing is opened.
     fn with_block(isa: Isa, values: &[f32], then: impl FnOnce(&RowBlock<'_>, &mut Work)) {
         let (q, k) = queries_and_keys();
-        let memory = Memory::system(0).unwrap();
-        let (keys_of, values_of) = (Rows::new(&k, DIM).unwrap(), Rows::new(values, DIM).unwrap());
-        let queries = Tensor::new(&q, [1, GROUP, ROWS, DIM]).unwrap();
-        let masking = Masking::new(Mask::None, 0, 0, [1, GROUP, ROWS, KEYS], true).unwrap();
-        let head = Head {
-            q: queries.head(0, 0),
-            k: keys_of,
-            v: values_of,
-            masking: &masking,
-            batch: 0,
-            head: 0,
-            scale: 0.5,
-            softcap: 0.0,
-            shared_qk: false,
-        };
         let rule = Rule::new(5.0, false);
-        let mut cells = Cells::new_in(&memory, Dtype::F32, DIM, DIM, KEYS).unwrap();
-        fill(isa, &mut cells, &keys_of, &values_of, None);
-        let mut work = Work::new_in(&memory, DIM, DIM, GROUP, ROWS, KEYS).unwrap();
-        let b = RowBlock { isa, rule: &rule, q: &queries, head: &head, group: GROUP, cells: &cells, begin: 0, n: ROWS };
-        let usable = b.find_usable(&mut work);
-        assert_eq!(usable, KEYS / SEGMENT);
-        b.prepare(&mut work);
-        b.attend_sample(&mut work);
-        b.set_limits(&mut work, &rule, usable);
-        then(&b, &mut work);
+        with_trial(isa, [&q, &k, values], 0.5, &rule, |b, work| {
+            b.set_limits(work, &rule, KEYS / SEGMENT);
+            then(b, work);
+        });
     }
 
     fn isas() -> impl Iterator<Item = Isa> {

@@ -112,7 +112,7 @@ impl RowBlock<'_> {
 }
 
 #[cfg(all(test, feature = "full", feature = "alloc"))]
-mod tests {
+pub(super) mod tests {
     use super::super::Rule;
     use super::super::call::fill;
     use super::*;
@@ -122,27 +122,26 @@ mod tests {
     use crate::simd::Isa;
     use std::vec::Vec;
 
-    /// A trial must not know what the trial before has found: of a head with keys far heavier than means let expect, which raise
-    /// what rows are expected to weigh.
-    #[test]
-    fn trials_begin_afresh() {
-        const DIM: usize = 32;
-        let (keys, rows) = (8 * SEGMENT, 64);
-        let noise = |n: usize, seed: u64| -> Vec<f32> {
-            (0..n).map(|i| (hash(seed, i as u64) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
-        };
-        let q = noise(rows * DIM, 71);
-        let (mut k, v) = (noise(keys * DIM, 72), noise(keys * DIM, 73));
-        for (i, row) in q.chunks(DIM).enumerate() {
-            // A needle for each row, and some that weigh less.
-            for (at, by) in [(i * 29, 6.0), (i * 29 + 700, 4.5), (i * 29 + 1300, 4.0)] {
-                k[at % keys * DIM..][..DIM].iter_mut().zip(row).for_each(|(k, q)| *k = q * by);
-            }
-        }
-        let memory = Memory::system(0).unwrap();
-        let (keys_of, values_of) = (Rows::new(&k, DIM).unwrap(), Rows::new(&v, DIM).unwrap());
-        let queries = Tensor::new(&q, [1, 1, rows, DIM]).unwrap();
-        let masking = Masking::new(Mask::None, 0, 0, [1, 1, rows, keys], true).unwrap();
+    pub(crate) const DIM: usize = 32;
+    pub(crate) const KEYS: usize = 8 * SEGMENT;
+    pub(crate) const ROWS: usize = 64;
+
+    pub(crate) fn noise(n: usize, seed: u64) -> Vec<f32> {
+        (0..n).map(|i| (hash(seed, i as u64) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
+    }
+
+    /// A block of [`ROWS`] rows of as many heads as there are queries for, after what a trial attends exactly.
+    pub(crate) fn with_trial(
+        isa: Isa,
+        [q, k, v]: [&[f32]; 3],
+        scale: f32,
+        rule: &Rule,
+        then: impl FnOnce(&RowBlock<'_>, &mut Work),
+    ) {
+        let (memory, group) = (Memory::system(0).unwrap(), q.len() / (ROWS * DIM));
+        let (keys_of, values_of) = (Rows::new(k, DIM).unwrap(), Rows::new(v, DIM).unwrap());
+        let queries = Tensor::new(q, [1, group, ROWS, DIM]).unwrap();
+        let masking = Masking::new(Mask::None, 0, 0, [1, group, ROWS, KEYS], true).unwrap();
         let head = Head {
             q: queries.head(0, 0),
             k: keys_of,
@@ -150,31 +149,46 @@ mod tests {
             masking: &masking,
             batch: 0,
             head: 0,
-            scale: 1.0,
+            scale,
             softcap: 0.0,
             shared_qk: false,
         };
+        let mut cells = Cells::new_in(&memory, Dtype::F32, DIM, DIM, KEYS).unwrap();
+        fill(isa, &mut cells, &keys_of, &values_of, None);
+        let mut work = Work::new_in(&memory, DIM, DIM, group, ROWS, KEYS).unwrap();
+        let b = RowBlock { isa, rule, q: &queries, head: &head, group, cells: &cells, begin: 0, n: ROWS };
+        assert_eq!(b.find_usable(&mut work), KEYS / SEGMENT);
+        b.prepare(&mut work);
+        b.attend_sample(&mut work);
+        then(&b, &mut work);
+    }
+
+    /// A trial must not know what the trial before has found: of a head with keys far heavier than means let expect, which raise
+    /// what rows are expected to weigh.
+    #[test]
+    fn trials_begin_afresh() {
+        let (q, mut k, v) = (noise(ROWS * DIM, 71), noise(KEYS * DIM, 72), noise(KEYS * DIM, 73));
+        for (i, row) in q.chunks(DIM).enumerate() {
+            // A needle for each row, and some that weigh less.
+            for (at, by) in [(i * 29, 6.0), (i * 29 + 700, 4.5), (i * 29 + 1300, 4.0)] {
+                k[at % KEYS * DIM..][..DIM].iter_mut().zip(row).for_each(|(k, q)| *k = q * by);
+            }
+        }
         let rule = Rule::new(0.05, false);
         for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-            let mut cells = Cells::new_in(&memory, Dtype::F32, DIM, DIM, keys).unwrap();
-            fill(isa, &mut cells, &keys_of, &values_of, None);
-            let mut work = Work::new_in(&memory, DIM, DIM, 1, rows, keys).unwrap();
-            let b = RowBlock { isa, rule: &rule, q: &queries, head: &head, group: 1, cells: &cells, begin: 0, n: rows };
-            let usable = b.find_usable(&mut work);
-            assert_eq!(usable, keys / SEGMENT);
-            b.prepare(&mut work);
-            b.attend_sample(&mut work);
-            let expected: Vec<f32> = work.sample.iter().map(|&i| work.total[i as usize]).collect();
-            let mut found = Vec::new();
-            for times in [0, 4, 8, 0, 4] {
-                b.set_limits(&mut work, &rule.tightened(times), usable);
-                found.push(b.rehearse(&mut work, times, true, true));
-                let heavy = work.sample.iter().map(|&i| work.bar[i as usize]).zip(&expected);
-                assert!(heavy.clone().any(|(bar, &first)| bar > 2.0 * first), "{}: nothing was raised", isa.name());
-                b.clear(&mut work);
-            }
-            assert_eq!((found[0], found[1]), (found[3], found[4]), "{}", isa.name());
-            assert!(found[2].cost > found[0].cost, "{}: tighter rules cost more", isa.name());
+            with_trial(isa, [&q, &k, &v], 1.0, &rule, |b, work| {
+                let expected: Vec<f32> = work.sample.iter().map(|&i| work.total[i as usize]).collect();
+                let mut found = Vec::new();
+                for times in [0, 4, 8, 0, 4] {
+                    b.set_limits(work, &rule.tightened(times), KEYS / SEGMENT);
+                    found.push(b.rehearse(work, times, true, true));
+                    let heavy = work.sample.iter().map(|&i| work.bar[i as usize]).zip(&expected);
+                    assert!(heavy.clone().any(|(bar, &first)| bar > 2.0 * first), "{}: nothing was raised", isa.name());
+                    b.clear(work);
+                }
+                assert_eq!((found[0], found[1]), (found[3], found[4]), "{}", isa.name());
+                assert!(found[2].cost > found[0].cost, "{}: tighter rules cost more", isa.name());
+            });
         }
     }
 }
