@@ -111,15 +111,21 @@ struct Outcome {
 
 /// All parts, each in exactly the planned work memory.
 fn attend_all(s: &Session, rows: usize, mask: Option<Mask<'_>>, nth: usize) -> (Outcome, AttentionStats) {
+    let o = s.options();
+    attend_queries(s, &noise(o.heads_q * rows * o.dim_k, 7, 1.5), mask, nth)
+}
+
+/// The same of queries `[heads_q, rows, dim_k]`.
+fn attend_queries(s: &Session, q: &[f32], mask: Option<Mask<'_>>, nth: usize) -> (Outcome, AttentionStats) {
     let o = *s.options();
-    let q = noise(o.heads_q * rows * o.dim_k, 7, 1.5);
+    let rows = q.len() / (o.heads_q * o.dim_k);
     let (mut out, mut lse) = (vec![f32::NAN; o.heads_q * rows * o.dim_v], vec![f32::NAN; o.heads_q * rows]);
     let mut plan = Plan::new();
     s.work_plan(rows, &mut plan).unwrap();
     let bytes = plan.finish().unwrap().bytes;
     let mut stats: Option<AttentionStats> = None;
     {
-        let q = Tensor::new(&q, [1, o.heads_q, rows, o.dim_k]).unwrap();
+        let q = Tensor::new(q, [1, o.heads_q, rows, o.dim_k]).unwrap();
         let out = TensorMut::new(&mut out, [1, o.heads_q, rows, o.dim_v]).unwrap();
         let lse = TensorMut::new(&mut lse, [1, o.heads_q, rows, 1]).unwrap();
         for ith in (0..nth).rev() {
@@ -300,6 +306,9 @@ fn truncating_and_removing_leave_what_a_fresh_session_has() {
         let mut left = tokens.clone();
         left.drain(len, tokens.len());
         check(&session, &left, &format!("truncated to {len}"));
+        // Not the one that has attended: trials are carried on.
+        let mut session = tokens.session(&o, 400);
+        session.truncate(len).unwrap();
         tokens.extend(&mut session, 300);
         check(&session, &tokens, &format!("truncated to {len} and grown again"));
     }
@@ -400,6 +409,73 @@ fn batches_take_trials_from_each_other_and_keep_their_bits() {
         opened += usize::from(stats.cells_opened > 0);
     }
     assert!(opened >= 6, "{opened} batches opened cells");
+}
+
+/// Rows of every head of a session that resemble each other.
+fn alike(s: &Session, rows: usize) -> Vec<f32> {
+    let (heads, d) = (s.options().heads_q, s.options().dim_k);
+    let (mut q, common) = (noise(heads * rows * d, 7 + rows as u64, 0.5), noise(heads * d, 6, 2.0));
+    for (of, common) in q.chunks_mut(rows * d).zip(common.chunks(d)) {
+        of.chunks_mut(d).for_each(|q| q.iter_mut().zip(common).for_each(|(q, c)| *q += c));
+    }
+    q
+}
+
+/// What single rows are off by beside exact attention in sessions that differ in what they have attended before their last tokens, if
+/// anything.
+#[test]
+fn trials_of_a_batch_serve_the_rows_that_follow() {
+    let dims = [64, 48];
+    let mut tokens = Tokens::new(2, dims, 20 * SEGMENT + 77, 31);
+    // Values that are no linear function of the keys, so that means that lean do not stand for them.
+    for (v, k) in tokens.v.iter_mut().zip(&tokens.k) {
+        for (v, k) in v.chunks_mut(dims[1]).zip(k.chunks(dims[0])) {
+            v.iter_mut().zip(k).for_each(|(v, k)| *v += 0.3 * k * k);
+        }
+    }
+    let (cut, rows) = (tokens.len() - 60, 300);
+    let until = |session: &mut Session, end: usize| {
+        tokens.append(session, session.len(), end);
+        session.commit().unwrap();
+    };
+    let of = |session: &Session, rows: usize, nth: usize| attend_queries(session, &alike(session, rows), None, nth).0;
+    for mode in [Mode::Accelerated, Mode::Auto] {
+        let o = SessionOptions { dense_below: SEGMENT, ..options(&tokens, 2, mode) };
+        let grown = |before: &dyn Fn(&mut Session), then: &dyn Fn(&mut Session)| {
+            let mut session = Session::new_in(&o, &memory(0)).unwrap();
+            until(&mut session, cut);
+            before(&mut session);
+            until(&mut session, tokens.len());
+            then(&mut session);
+            session
+        };
+        let nothing: &dyn Fn(&mut Session) = &|_| ();
+        let batch: &dyn Fn(&mut Session) = &|session| drop(of(session, rows, 1));
+        let [never, carried] = [nothing, batch].map(|before| grown(before, nothing));
+        let want = of(&tokens.session(&options(&tokens, 2, Mode::Exact), 999), 1, 1);
+        let off = |session: &Session| error(&[of(session, 1, 1).out], std::slice::from_ref(&want.out));
+        let (without, with) = (off(&never), off(&carried));
+        assert!(with < 0.7 * without, "{mode:?}: {with} of {without}");
+        // Whoever attended, and how often.
+        let parts = grown(&|session| drop(of(session, rows, 3)), nothing);
+        let more = grown(&|session| [rows, 7, rows].into_iter().for_each(|n| drop(of(session, n, 1))), nothing);
+        for (session, what) in [(&parts, "in parts"), (&more, "more than once")] {
+            assert_eq!(of(session, 1, 1), of(&carried, 1, 1), "{mode:?}: {what}");
+        }
+        // Until the next append nothing changes, and what is cut away takes it along.
+        assert_eq!(of(&grown(nothing, batch), 1, 1), of(&never, 1, 1), "{mode:?}: too early");
+        for begin in [cut / SEGMENT * SEGMENT - 1, 0] {
+            let again = grown(batch, &|session| {
+                if begin == 0 {
+                    session.reset()
+                } else {
+                    session.truncate(begin).unwrap()
+                };
+                until(session, tokens.len());
+            });
+            assert_eq!(of(&again, 1, 1), of(&never, 1, 1), "{mode:?}: cut to {begin}");
+        }
+    }
 }
 
 /// A batch after the first judges its heads by trials of the batches before, as the layer that they are: heads whose outputs are

@@ -24,6 +24,9 @@ struct Cli {
     /// Tokens decoded; those before are the prompt
     #[arg(long, default_value_t = 64)]
     steps: usize,
+    /// Rows of the prompt that are attended before, as its last batch: what their trials find serves the tokens that follow
+    #[arg(long, default_value_t = 512)]
+    attended: usize,
     /// Tolerance
     #[arg(long, default_value_t = 0.05)]
     tolerance: f32,
@@ -73,6 +76,22 @@ impl Run {
         Ok(start.elapsed().as_secs_f64())
     }
 
+    /// Attends the last rows of the prompt that ends with token `end`.
+    fn attend_prompt(&mut self, layer: &Layer, begin: usize, end: usize) -> Outcome<()> {
+        let (d, rows) = (layer.dim, end - begin);
+        let q: Vec<f32> = layer.q.chunks(layer.rows * d).flat_map(|x| x[begin * d..end * d].iter().copied()).collect();
+        let q = Tensor::new(&q, [1, layer.heads_q, rows, d])?;
+        let mut out = vec![0.0; layer.heads_q * rows * d];
+        let out = TensorMut::new(&mut out, [1, layer.heads_q, rows, d])?;
+        let mut plan = Plan::new();
+        self.session.work_plan(rows, &mut plan)?;
+        let mut work = Place::new(&plan.finish()?);
+        // SAFETY: the handle is gone at the end of the call.
+        let memory = unsafe { work.lend()? };
+        self.session.attend(q, None, &out, None, &memory, 0, 1)?;
+        Ok(())
+    }
+
     fn step(&mut self, layer: &Layer, at: usize) -> Outcome<()> {
         self.append += self.append(layer, at, at + 1)?;
         let d = layer.dim;
@@ -98,7 +117,7 @@ const HEAVY: f64 = 0.01;
 const PAIRS: usize = 16;
 
 /// Heavy keys in cells of some of the last `steps` rows, and how many of them were not scored by themselves: two rows at a time,
-/// against cells in the order of tokens, as a session has them.
+/// against cells in the order of tokens, as a session has them. With thresholds as far eased as heads may ease them.
 fn missed(layer: &Layer, steps: usize, tolerance: f32) -> Outcome<[usize; 2]> {
     let (d, n, scale) = (layer.dim, layer.rows, 1.0 / (layer.dim as f64).sqrt());
     let (mut heavy, mut lost) = (0, 0);
@@ -124,7 +143,7 @@ fn missed(layer: &Layer, steps: usize, tolerance: f32) -> Outcome<[usize; 2]> {
         let mut watch = |head: usize, row: usize, ids: &[u32]| {
             ids.iter().for_each(|&id| scored[2 * head + row][id as usize] = true);
         };
-        attention_by_rule(&p, &Rule::new(tolerance, false), Some(&mut watch), &Memory::system(0)?)?;
+        attention_by_rule(&p, &Rule::new(tolerance, false).eased(), Some(&mut watch), &Memory::system(0)?)?;
         for (i, scored) in scored.iter().enumerate() {
             let (head, row) = (i / 2, i % 2);
             let q = &q[(2 * head + row) * d..][..d];
@@ -169,6 +188,10 @@ fn main() -> Outcome<()> {
         let mut runs = [Run::new(&layer, Mode::Exact, 0.0)?, Run::new(&layer, mode, cli.tolerance)?];
         for run in &mut runs {
             run.prompt = run.append(&layer, 0, begin)?;
+        }
+        let attended = cli.attended.min(begin);
+        if attended > 0 {
+            runs[1].attend_prompt(&layer, begin - attended, begin)?;
         }
         for at in begin..layer.rows {
             for run in &mut runs {

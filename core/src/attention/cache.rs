@@ -1,7 +1,7 @@
 //! Keys and values of one KV head, in token order, with their index in top-k mode and their cells in accelerated mode.
 
 use super::SessionOptions;
-use super::accelerated::{Lead, Led};
+use super::accelerated::{Carried, Lead, Led};
 use super::certificate::length;
 use super::head_topk::index_options;
 use crate::cells::{Cells, SEGMENT};
@@ -141,6 +141,7 @@ pub struct HeadCache {
     cells: Option<Part<Cells, { ACCELERATED as usize }>>,
     /// What trials of the cells found.
     lead: Part<Lead, { ACCELERATED as usize }>,
+    carried: Option<Part<Carried, { ACCELERATED as usize }>>,
     isa: Isa,
     published: usize,
     pending: usize,
@@ -164,6 +165,7 @@ impl HeadCache {
         if o.has_cells() {
             Cells::plan(plan, o.means(), o.dim_k, o.dim_v, o.capacity);
             Cells::plan_staged(plan, o.means(), o.dim_k, o.dim_v);
+            Carried::plan(plan, o.heads_q / o.heads_kv, o.dim_v);
             if o.attention.certificate {
                 Cells::plan_certified(plan, o.dim_k, o.dim_v, o.capacity);
             }
@@ -195,6 +197,10 @@ impl HeadCache {
             index,
             cells,
             lead: Part::of(Lead::default),
+            carried: match o.has_cells() {
+                true => Some(Part::make(|| Carried::new_in(memory, o.heads_q / o.heads_kv, o.dim_v))?),
+                false => None,
+            },
             isa: o.isa(),
             published: 0,
             pending: 0,
@@ -379,6 +385,9 @@ impl HeadCache {
         if ACCELERATED && let Some(cells) = &mut self.cells {
             cells.publish();
             cells.grow(pending);
+            if let Some(carried) = &mut self.carried {
+                carried.grow(pending, self.published);
+            }
             return self.lead.grow(pending, self.published);
         }
         false
@@ -397,6 +406,7 @@ impl HeadCache {
             let values = self.values.rows(self.published, self.dim_v);
             if len / SEGMENT < cells.built() {
                 *self.lead = Lead::default();
+                self.carried.iter_mut().for_each(|carried| carried.clear());
             }
             cells.truncate(self.isa, &keys, &values, len / SEGMENT);
         }
@@ -442,6 +452,7 @@ impl HeadCache {
         if ACCELERATED && let Some(cells) = &mut self.cells {
             cells.clear();
             *self.lead = Lead::default();
+            self.carried.iter_mut().for_each(|carried| carried.clear());
         }
     }
 
@@ -465,6 +476,11 @@ impl HeadCache {
 
     pub(super) fn cells(&self) -> Option<&Cells> {
         self.cells.as_deref()
+    }
+
+    /// What rows err by in common; there where cells are.
+    pub(super) fn carried(&self) -> Option<&Carried> {
+        self.carried.as_deref()
     }
 
     pub(super) fn index(&self) -> Option<&Index> {

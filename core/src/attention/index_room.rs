@@ -292,6 +292,7 @@ fn sparse(
         rule: *rule,
         trials: None,
         leads: None,
+        carries: None,
         proof: None,
         isa,
     };

@@ -520,6 +520,9 @@ impl Session {
             (head.keys(), head.values(), head.cells().unwrap_or_else(|| unreachable!("every head has cells")))
         };
         let leads = |head: usize| self.heads[head].lead();
+        let carries = |head: usize| {
+            self.heads[head].carried().unwrap_or_else(|| unreachable!("every head with cells has room for it"))
+        };
         let all = Accelerated {
             q,
             kv: &source,
@@ -533,6 +536,7 @@ impl Session {
             rule: Rule::new(o.attention.tolerance, auto),
             trials: None,
             leads: if auto { Some(&leads) } else { None },
+            carries: Some(&carries),
             proof: self
                 .certificate(masking, out)
                 .map(|certificate| Proving { certificate, verified: o.attention.verified }),

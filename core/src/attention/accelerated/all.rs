@@ -6,9 +6,11 @@ use super::super::few::{self, MOST};
 use super::super::mask::Masking;
 use super::super::problem::AttentionStats;
 use super::block::{RowBlock, Sizes, Work};
+use super::carried::Carried;
 use super::cost::of_few;
-use super::ladder::{LADDER, Trial, Trials};
+use super::ladder::{LADDER, Trial, Trials, error};
 use super::lead::Lead;
+use super::offset::FEW;
 use super::proof::Proving;
 use super::rule::Rule;
 use super::walk::Watch;
@@ -31,6 +33,9 @@ pub(super) fn stretch(keys: usize) -> usize {
 /// Times the tolerance that the predicted error of a few rows may reach before they walk again.
 const FAR_OFF: f64 = 2.0;
 
+/// The same where offsets are taken from outputs, which the prediction does not know of: errors are half of what they are without.
+const FAR_OFF_BESIDE: f64 = 3.0;
+
 /// Times the tolerance that it may reach before they give up: no thresholds bring that down in time. Heads of models reach 3,
 /// noise 30.
 const BEYOND: f64 = 12.0;
@@ -41,6 +46,9 @@ const LIFTED: f64 = 2.0;
 /// A block is attended exactly when one row in so many exceeds its tolerance.
 const MOST_ALONE: usize = 4;
 
+/// Rows of a head from which on a trial tells what rows to come err by in common.
+const TOLD: usize = 3;
+
 /// Rules of the ladder from one way of a few rows to the next: a quarter of the thresholds.
 const QUARTER: usize = 4;
 
@@ -49,6 +57,9 @@ pub(crate) type Source<'a> = dyn Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Ce
 
 /// What trials of a KV head found.
 pub(crate) type Leads<'a> = dyn Fn(usize) -> &'a Lead + Sync + 'a;
+
+/// What rows of a KV head err by in common.
+pub(crate) type Carries<'a> = dyn Fn(usize) -> &'a Carried + Sync + 'a;
 
 /// All heads of a problem.
 pub(crate) struct Accelerated<'a> {
@@ -67,6 +78,8 @@ pub(crate) struct Accelerated<'a> {
     pub(in crate::attention) trials: Option<&'a Trials>,
     /// Where what is found is kept for the next call, by KV head.
     pub(in crate::attention) leads: Option<&'a Leads<'a>>,
+    /// The same for what is taken from outputs.
+    pub(in crate::attention) carries: Option<&'a Carries<'a>>,
     /// Certificates, where they are asked for.
     pub(in crate::attention) proof: Option<Proving<'a>>,
     pub(crate) isa: Isa,
@@ -202,18 +215,23 @@ impl<'a> Accelerated<'a> {
         work.offsets.take(None);
         let shared = rows <= LED * narrow(b.group);
         let leads = self.leads.filter(|_| shared && !b.is_few(work) && self.verified().is_none());
-        let Some(lead) = leads.map(|leads| leads(of)) else { return self.choose(b, work) };
+        let Some(lead) = leads.map(|leads| leads(of)) else { return self.choose(b, of, work) };
         if let Some(times) = lead.way() {
+            if let Some(carried) = self.carried(of) {
+                carried.give_many(times, &mut work.offsets);
+            }
             return Some(times);
         }
-        let trial = self.try_rules(b, work);
+        let trial = self.try_rules(b, self.carried(of), work);
         lead.note(&trial);
-        lead.or_as_before(&trial, f64::from(self.rule.error))
+        let way = lead.or_as_before(&trial, f64::from(self.rule.error));
+        work.offsets.take(way.filter(|_| self.takes_offsets()));
+        way
     }
 
     /// The first of the rules under which a block is predicted to keep the error, if it is predicted to be cheaper than
     /// exact attention too. A few rows do not pay for a prediction; in auto mode they remember what came of it.
-    fn choose(&self, b: &RowBlock<'_>, work: &mut Work) -> Option<usize> {
+    fn choose(&self, b: &RowBlock<'_>, of: usize, work: &mut Work) -> Option<usize> {
         if let Some(certificate) = self.verified() {
             if b.is_few(work) {
                 return Some(0);
@@ -222,12 +240,15 @@ impl<'a> Accelerated<'a> {
             return (usable > 0 && b.pays(work, &self.rule(0), usable, certificate)).then_some(0);
         }
         if b.is_few(work) {
+            if let Some(carried) = self.carried(of) {
+                carried.give_few(&mut work.offsets);
+            }
             return (!self.is_auto() || b.cells.rest().is_over()).then_some(0);
         }
         let asked = !self.rule.never_dense();
         let mut way = Some(0);
         if asked || self.takes_offsets() {
-            let trial = self.try_rules(b, work);
+            let trial = self.try_rules(b, self.carried(of), work);
             way = if asked { trial.alone(f64::from(self.rule.error)) } else { way };
         }
         if self.takes_offsets() {
@@ -236,15 +257,19 @@ impl<'a> Accelerated<'a> {
         way
     }
 
-    /// Whether what outputs are off by in common is taken from them: not where bounds know nothing of it, nor where trials speak for
-    /// rows that do not know of it.
+    /// Whether what outputs are off by in common is taken from them: not where bounds know nothing of it.
     fn takes_offsets(&self) -> bool {
-        self.proof.is_none() && self.leads.is_none()
+        self.proof.is_none()
+    }
+
+    /// Where what they are off by is kept for the rows to come, and found again.
+    fn carried(&self, of: usize) -> Option<&'a Carried> {
+        self.carries.filter(|_| self.takes_offsets()).map(|carries| carries(of))
     }
 
     /// Tries the rules on a few rows of a block: from the loosest to the first that keeps the tolerance, or while they cost less than
-    /// exact attention.
-    fn try_rules(&self, b: &RowBlock<'_>, work: &mut Work) -> Trial {
+    /// exact attention. What they err by in common is noted for the rows to come, where these can know of it.
+    fn try_rules(&self, b: &RowBlock<'_>, carried: Option<&Carried>, work: &mut Work) -> Trial {
         work.offsets.clear();
         let usable = b.find_usable(work);
         if usable == 0 {
@@ -255,8 +280,9 @@ impl<'a> Accelerated<'a> {
         let mut trial = Trial::new(b.sampled(), b.covered(work) as f64);
         let mut next = Some(0);
         while let Some(times) = next {
-            b.set_limits(work, &self.rule(times), usable);
+            b.set_limits(work, &self.rule(times), usable, false);
             let of = b.rehearse(work, times, self.proof.is_none(), self.takes_offsets());
+            b.clear(work);
             if of.cost * f64::from(self.rule.caution) > b.covered(work) as f64 {
                 break;
             }
@@ -264,15 +290,37 @@ impl<'a> Accelerated<'a> {
                 work.offsets.fill_between(times - 1);
             }
             next = trial.add(times, of, f64::from(self.rule.error));
-            b.clear(work);
+        }
+        if let Some(carried) = carried.filter(|_| trial.rows >= TOLD * b.group) {
+            self.carry(b, &trial, usable, carried, work);
         }
         trial
+    }
+
+    /// After a trial: notes what its rows err by in common, by the rules that were tried and as a few rows would attend them.
+    fn carry(&self, b: &RowBlock<'_>, trial: &Trial, usable: usize, carried: &Carried, work: &mut Work) {
+        let mark = b.head.masking.visible(b.head.batch, b.begin + b.n - 1).end;
+        if let Some(last) = trial.rules().len().checked_sub(1) {
+            carried.note_many(mark, last, work.offsets.of(0), work.offsets.of(last));
+        }
+        if !carried.is_due(mark) {
+            return;
+        }
+        for (eased, rule) in [(true, self.rule(0).eased()), (false, self.rule(0))] {
+            b.set_limits(work, &rule, usable, true);
+            let of = b.rehearse(work, FEW, true, true);
+            b.clear(work);
+            if !eased || error(of.wrong, of.all, trial.rows) <= f64::from(self.rule.error) {
+                carried.note_few(mark, eased, work.offsets.of(FEW));
+                break;
+            }
+        }
     }
 
     /// The trial of a run of rows and a group of heads. O(rows of the trial x keys x dim).
     pub(super) fn try_run(&self, run: usize, of: usize, work: &mut Work) -> Trial {
         let head = self.head(of);
-        self.try_rules(&self.leading(&head, of, run), work)
+        self.try_rules(&self.leading(&head, of, run), None, work)
     }
 
     /// Whether exact attention takes over where it is cheaper.
@@ -313,10 +361,13 @@ impl<'a> Accelerated<'a> {
         // Verified rows are held to their bounds, others to predictions: of many rows before, of a few after they walked.
         let verified = self.verified().is_some();
         let doubtful = b.is_few(work) && !verified && self.rule.error < f32::INFINITY;
+        let far_off = if work.offsets.taken() { FAR_OFF_BESIDE } else { FAR_OFF };
         let (mut times, mut cost) = (first, 0.0);
         let (done, failing) = loop {
             b.prepare(work);
-            b.set_limits(work, &self.rule(times), usable);
+            let rule = self.rule(times);
+            let rule = if work.offsets.eased() { rule.eased() } else { rule };
+            b.set_limits(work, &rule, usable, b.is_few(work));
             let (done, failing) = match &self.proof {
                 Some(proof) => {
                     b.begin_proof(work, proof.certificate.tolerance);
@@ -332,7 +383,7 @@ impl<'a> Accelerated<'a> {
             }
             cost += of_few(queries, usable, &done) * if work.is_lifted() { LIFTED } else { 1.0 };
             let off = b.predicted_error(work, self.proof.is_none()) / f64::from(self.rule.error);
-            if off <= FAR_OFF {
+            if off <= far_off {
                 b.cells.rest().note(cost - 1.0);
                 break (done, failing);
             }

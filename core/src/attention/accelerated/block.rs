@@ -85,11 +85,6 @@ impl Sizes {
         if self.few { self.queries } else { 0 }
     }
 
-    /// Offsets of a rule; none for a few rows, which try nothing.
-    fn offsets(&self, group: usize) -> usize {
-        if self.few { 0 } else { offset::each(group, self.dim_v) }
-    }
-
     /// Scores of all nodes.
     pub(super) fn roots(&self) -> usize {
         self.segments.div_ceil(ROOT) * self.queries * BLOCK
@@ -264,7 +259,7 @@ impl Work {
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, s.samples);
         Buf::<bool>::plan(plan, n);
-        Offsets::plan(plan, s.offsets(group));
+        Offsets::plan(plan, s.few, offset::each(group, dim_v));
         for len in [(s.dim_k * BLOCK).max(s.dim_v), s.dim_k * BLOCK] {
             Buf::<f32>::plan(plan, len);
         }
@@ -328,7 +323,7 @@ impl Work {
             doubt: m.filled(n * BLOCK, 0.0),
             settled: m.filled(n, 0),
             lost: m.filled(n, false),
-            offsets: Offsets::made(&mut m, s.offsets(group)),
+            offsets: Offsets::made(&mut m, s.few, offset::each(group, dim_v)),
             keys: m.room((s.dim_k * BLOCK).max(s.dim_v)),
             room: m.room(s.dim_k * BLOCK),
             usable: Usable::made(&mut m, s.segments),
@@ -490,9 +485,8 @@ impl RowBlock<'_> {
         }
     }
 
-    /// Thresholds of every row under a rule, for `usable` segments.
-    pub(super) fn set_limits(&self, work: &mut Work, rule: &Rule, usable: usize) {
-        let few = self.is_few(work);
+    /// Thresholds of every row under a rule, for `usable` segments; `few` says that they are those of a few rows.
+    pub(super) fn set_limits(&self, work: &mut Work, rule: &Rule, usable: usize, few: bool) {
         let needle = rule.needle_among(usable * SEGMENT, few);
         // A few rows go by their predicted error instead.
         let (each, most) = if few { (0.0, 1.0) } else { (1.0 / rule.plenty, rule.most * rule.needle / needle) };

@@ -221,6 +221,7 @@ pub(crate) fn call(
         rule,
         trials: None,
         leads: None,
+        carries: None,
         proof: c.options.certificate.then(|| Proving {
             certificate: c.certificate(problem, [longest(&problem.k), longest(&problem.v)]),
             verified: c.options.verified,

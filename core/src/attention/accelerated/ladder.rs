@@ -59,7 +59,7 @@ pub(super) struct Trial {
 }
 
 /// Relative error of all rows, as far as so many of them tell.
-fn error(wrong: f64, all: f64, rows: usize) -> f64 {
+pub(super) fn error(wrong: f64, all: f64, rows: usize) -> f64 {
     let off = 1.0 + SAMPLE_OFF / libm::sqrt(rows.max(1) as f64);
     libm::sqrt(wrong / all.max(f64::MIN_POSITIVE)) * off
 }

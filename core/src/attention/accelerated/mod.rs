@@ -26,7 +26,8 @@
 //! cells and exactly, to know cost and error: thresholds tighten, or exact attention takes the blocks, where that is what the tolerance or the time asks
 //! for. See `trial`. A call makes the trials of all its heads first and judges them by layer (`ladder`); a session, whose parts
 //! do not wait for each other, judges heads that share keys and values by themselves, and in auto mode by layer for the rows of its
-//! next appends, which go by what was found (`lead`).
+//! next appends, which go by what was found (`lead`). What rows of trials err by in common is carried on to these, too, and to single rows
+//! as in decoding (`carried`).
 //!
 //! A few rows, as in decoding, go down by themselves and not in lists (`few_rows` of the kernels), and what is looked at by
 //! coordinates weighs what these say: of an opened cell only the keys that stand out are scored exactly. Their error is predicted after they have walked, and they walk again; in auto mode a head
@@ -40,6 +41,7 @@ mod apart;
 mod bias;
 mod block;
 mod call;
+mod carried;
 mod cost;
 mod hope;
 mod ladder;
@@ -56,6 +58,7 @@ pub(super) use all::Accelerated;
 pub(super) use block::Work;
 pub use call::Watch;
 pub(super) use call::{MOST_KEYS, call, fill, plan_call};
+pub(super) use carried::Carried;
 pub(super) use hope::{ALIKE, hopeless};
 pub(super) use lead::{Lead, Led, settle};
 pub(super) use proof::Proving;

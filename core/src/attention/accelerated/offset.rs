@@ -13,10 +13,20 @@ use core::ops::Range;
 
 /// Offsets by rule and head, and which rule's are taken from outputs.
 pub(super) struct Offsets {
-    /// `[LADDER][group][stride]`; empty where nothing is tried.
+    /// `[LADDER][group][stride]`, and once more for [a few rows](FEW); of these only the first.
     of: Buf<f32>,
     each: usize,
     rule: Option<usize>,
+    /// Whether a few rows take eased thresholds for it.
+    eased: bool,
+}
+
+/// Where those are found that a few rows of the rows to come are to take: after all rules.
+pub(super) const FEW: usize = LADDER;
+
+/// Rules that there is room for.
+fn rules(few: bool) -> usize {
+    if few { 1 } else { FEW + 1 }
 }
 
 /// Numbers of the offsets of one rule: a row for each head of a group.
@@ -25,12 +35,13 @@ pub(super) fn each(group: usize, dim_v: usize) -> usize {
 }
 
 impl Offsets {
-    pub(super) fn plan(plan: &mut Plan, each: usize) {
-        Buf::<f32>::plan(plan, LADDER * each);
+    /// For a few rows, which try nothing, or many.
+    pub(super) fn plan(plan: &mut Plan, few: bool, each: usize) {
+        Buf::<f32>::plan(plan, rules(few) * each);
     }
 
-    pub(super) fn made(m: &mut Maker<'_>, each: usize) -> Self {
-        Offsets { of: m.filled(LADDER * each, 0.0), each, rule: None }
+    pub(super) fn made(m: &mut Maker<'_>, few: bool, each: usize) -> Self {
+        Offsets { of: m.filled(rules(few) * each, 0.0), each, rule: None, eased: false }
     }
 
     /// None that were found before.
@@ -41,7 +52,12 @@ impl Offsets {
 
     /// Those of all rules.
     pub(super) fn of_rules(&self) -> &[f32] {
-        &self.of
+        &self.of[..LADDER * self.each]
+    }
+
+    /// Those of a rule, or of [a few rows](FEW).
+    pub(super) fn of(&self, times: usize) -> &[f32] {
+        &self.of[times * self.each..][..self.each]
     }
 
     /// Half way between those of the rules beside it, for a rule that was not tried.
@@ -55,13 +71,36 @@ impl Offsets {
 
     /// From now on those of a rule are taken from outputs, or nothing.
     pub(super) fn take(&mut self, times: Option<usize>) {
-        self.rule = times.filter(|_| self.each > 0);
+        self.rule = times;
+        self.eased = false;
     }
 
     /// The same for offsets of a rule that were kept elsewhere.
     pub(super) fn take_kept(&mut self, kept: &[f32]) {
         self.of[..self.each].copy_from_slice(kept);
         self.take(Some(0));
+    }
+
+    /// The same for what lies between two of them, at a share of the way.
+    pub(super) fn take_between(&mut self, loose: &[f32], tight: &[f32], share: f32) {
+        for ((to, loose), tight) in self.of.iter_mut().zip(loose).zip(tight) {
+            *to = loose + share * (tight - loose);
+        }
+        self.take(Some(0));
+    }
+
+    /// Whether a few rows take eased thresholds, now that these are taken from their outputs.
+    pub(super) fn ease(&mut self, eased: bool) {
+        self.eased = eased;
+    }
+
+    /// Whether any are taken from outputs.
+    pub(super) fn taken(&self) -> bool {
+        self.rule.is_some()
+    }
+
+    pub(super) fn eased(&self) -> bool {
+        self.eased
     }
 
     /// Moves an output row of head `h` of the group, whose weights are estimated to such a share.
@@ -179,7 +218,7 @@ mod tests {
         let (q, k) = queries_and_keys();
         let rule = Rule::new(5.0, false);
         with_trial(isa, [&q, &k, values], 0.5, &rule, |b, work| {
-            b.set_limits(work, &rule, KEYS / SEGMENT);
+            b.set_limits(work, &rule, KEYS / SEGMENT, false);
             then(b, work);
         });
     }
@@ -279,7 +318,7 @@ mod tests {
     fn offsets_move_rows_by_their_share() {
         let memory = Memory::system(0).unwrap();
         let mut m = Maker::new(&memory);
-        let mut offsets = Offsets::made(&mut m, each(GROUP, DIM));
+        let mut offsets = Offsets::made(&mut m, false, each(GROUP, DIM));
         m.finish().unwrap();
         let stride = each(1, DIM);
         let rules = [(2, 1.0), (4, 3.0)];

@@ -317,7 +317,7 @@ impl RowBlock<'_> {
     /// and then forgotten.
     pub(super) fn pays(&self, work: &mut Work, rule: &Rule, usable: usize, certificate: &Certificate<'_>) -> bool {
         self.prepare(work);
-        self.set_limits(work, rule, usable);
+        self.set_limits(work, rule, usable, false);
         self.begin_proof(work, certificate.tolerance);
         self.keep_sample(work);
         let pairs = (usable * SEGMENT) as f64;

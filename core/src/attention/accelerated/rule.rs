@@ -7,7 +7,7 @@ pub struct Rule {
     pub needle: f32,
     /// See `needle`. Times 0.6 where nothing is taken from outputs that rows of a trial err by in common: errors are larger there.
     pub outstanding: f32,
-    /// The same for a few rows, which know no `plenty`.
+    /// The same for a few rows, which know no `plenty`; see also [`Rule::eased`].
     pub outstanding_few: f32,
     /// Of many rows, those that have opened more cells than this look for heavier keys in proportion, up to `most` times `needle`:
     /// the more cells, the less one more takes from the error.
@@ -34,6 +34,10 @@ pub struct Rule {
     /// Exact attention takes over where this many times the predicted cost exceeds its own; 0 = never.
     pub caution: f32,
 }
+
+/// Times `outstanding_few` for a few rows from whose outputs offsets are taken, and times their `stand_out_node`.
+const EASED: f32 = 3.0;
+const EASED_NODE: f32 = 6.0 / 7.0;
 
 /// Times `outstanding` where offsets are not taken from outputs: see `offset`.
 const LESS: f32 = 85.0 / 140.0;
@@ -86,6 +90,13 @@ impl Rule {
             coarse: self.coarse * f,
             ..*self
         }
+    }
+
+    /// The rule for a few rows of heads that keep the tolerance with it since what such rows err by in common is taken from their
+    /// outputs: keys have to be heavier among many to be found, and nodes to stand out less.
+    pub fn eased(&self) -> Rule {
+        let stand_out_node = EASED_NODE * self.stand_out_node;
+        Rule { outstanding_few: EASED * self.outstanding_few, stand_out_node, ..*self }
     }
 
     /// The same for outputs that no offsets are taken from.

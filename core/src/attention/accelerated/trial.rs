@@ -180,7 +180,7 @@ pub(super) mod tests {
                 let expected: Vec<f32> = work.sample.iter().map(|&i| work.total[i as usize]).collect();
                 let mut found = Vec::new();
                 for times in [0, 4, 8, 0, 4] {
-                    b.set_limits(work, &rule.tightened(times), KEYS / SEGMENT);
+                    b.set_limits(work, &rule.tightened(times), KEYS / SEGMENT, false);
                     found.push(b.rehearse(work, times, true, true));
                     let heavy = work.sample.iter().map(|&i| work.bar[i as usize]).zip(&expected);
                     assert!(heavy.clone().any(|(bar, &first)| bar > 2.0 * first), "{}: nothing was raised", isa.name());

@@ -1,0 +1,273 @@
+//! [Offsets](super::offset) that a session carries from trials to the rows that come with its next appends.
+//!
+//! As with a [lead](super::lead), what is noted counts only once the head has grown. Of several trials that of the latest rows
+//! does, number by number, whoever notes it and when.
+
+use super::all::stretch;
+use super::offset::{self, Offsets};
+use crate::error::Result;
+use crate::mem::{Buf, Memory, Objects, Plan};
+
+/// Appended tokens for which offsets of a few rows speak, against short contexts. Against 65,536 keys those of 8,000 tokens before take
+/// nearly as much from the error as new ones.
+const TOKENS: usize = 8192;
+
+/// The bits that came with the highest mark, which is not 0; the largest of those that came with the same.
+#[cfg(target_has_atomic = "64")]
+#[derive(Debug, Default)]
+struct Latest(core::sync::atomic::AtomicU64);
+
+#[cfg(target_has_atomic = "64")]
+impl Latest {
+    fn note(&self, mark: u32, bits: u32) {
+        self.0.fetch_max(u64::from(mark) << 32 | u64::from(bits), core::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        let x = core::mem::take(self.0.get_mut());
+        (x != 0).then_some(x as u32)
+    }
+}
+
+/// The same, where an interrupt, or another thread that notes a different trial at once, may leave bits of either.
+#[cfg(not(target_has_atomic = "64"))]
+#[derive(Debug, Default)]
+struct Latest([core::sync::atomic::AtomicU32; 2]);
+
+#[cfg(not(target_has_atomic = "64"))]
+impl Latest {
+    fn note(&self, mark: u32, bits: u32) {
+        use core::sync::atomic::Ordering::Relaxed;
+        let [of, to] = &self.0;
+        if (mark, bits) > (of.load(Relaxed), to.load(Relaxed)) {
+            to.store(bits, Relaxed);
+            of.store(mark, Relaxed);
+        }
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        let [mark, bits] = self.0.each_mut().map(|x| core::mem::take(x.get_mut()));
+        (mark != 0).then_some(bits)
+    }
+}
+
+/// Whose offsets: those of the loosest rule and of the tightest one that was tried, and of a few rows.
+#[derive(Clone, Copy)]
+enum Slot {
+    Loose,
+    Tight,
+    Few,
+}
+
+const SLOTS: usize = 3;
+
+/// Of one KV head.
+pub(crate) struct Carried {
+    /// `[SLOTS][each + 1]`: numbers, and one that says more of them.
+    noted: Objects<Latest>,
+    /// What was noted before the last append, or before that: `[SLOTS][each]`.
+    of: Buf<f32>,
+    /// How often the tightest rule is tightened.
+    tight: Option<usize>,
+    /// Whether a few rows take eased thresholds.
+    few: Option<bool>,
+    left: usize,
+}
+
+impl Carried {
+    /// For `group` query heads whose values have `dim_v` elements.
+    pub(crate) fn plan(plan: &mut Plan, group: usize, dim_v: usize) {
+        let each = offset::each(group, dim_v);
+        Objects::<Latest>::plan(plan, SLOTS * (each + 1));
+        Buf::<f32>::plan(plan, SLOTS * each);
+    }
+
+    /// As planned.
+    ///
+    /// # Errors
+    /// `NoMemory`, `Budget`.
+    pub(crate) fn new_in(memory: &Memory, group: usize, dim_v: usize) -> Result<Self> {
+        let each = offset::each(group, dim_v);
+        let mut noted = Objects::with_capacity(memory, SLOTS * (each + 1))?;
+        (0..SLOTS * (each + 1)).try_for_each(|_| noted.push(Latest::default()))?;
+        Ok(Carried { noted, of: Buf::filled(memory, SLOTS * each, 0.0)?, tight: None, few: None, left: 0 })
+    }
+
+    fn each(&self) -> usize {
+        self.of.len() / SLOTS
+    }
+
+    fn slot(&self, slot: Slot) -> &[f32] {
+        &self.of[slot as usize * self.each()..][..self.each()]
+    }
+
+    fn note(&self, slot: Slot, mark: u32, says: u32, offsets: &[f32]) {
+        let to = &self.noted[slot as usize * (self.each() + 1)..][..self.each() + 1];
+        for (to, bits) in to.iter().zip(offsets.iter().map(|x| x.to_bits()).chain([says])) {
+            to.note(mark, bits);
+        }
+    }
+
+    /// Notes those of the loosest rule and of one that is tightened `times` times; `mark`: keys that the last row of the trial sees.
+    pub(super) fn note_many(&self, mark: usize, times: usize, loose: &[f32], tight: &[f32]) {
+        let mark = mark.min(u32::MAX as usize) as u32;
+        self.note(Slot::Loose, mark, 0, loose);
+        self.note(Slot::Tight, mark, times as u32, tight);
+    }
+
+    /// Notes those of a few rows, and whether these take eased thresholds.
+    pub(super) fn note_few(&self, mark: usize, eased: bool, offsets: &[f32]) {
+        self.note(Slot::Few, mark.min(u32::MAX as usize) as u32, u32::from(eased), offsets);
+    }
+
+    /// After an append of so many tokens, which makes `keys`. O(numbers).
+    pub(crate) fn grow(&mut self, tokens: usize, keys: usize) {
+        self.left = self.left.saturating_sub(tokens);
+        let each = self.each();
+        let noted = self.noted.chunks_exact_mut(each + 1).zip(self.of.chunks_exact_mut(each));
+        let mut says = [None; SLOTS];
+        for ((noted, of), says) in noted.zip(&mut says) {
+            let (last, noted) = noted.split_last_mut().unwrap_or_else(|| unreachable!("one more than numbers"));
+            *says = last.take();
+            if says.is_some() {
+                noted.iter_mut().zip(of).for_each(|(from, to)| *to = f32::from_bits(from.take().unwrap_or_default()));
+            }
+        }
+        self.tight = says[Slot::Tight as usize].map(|times| times as usize).or(self.tight);
+        if let Some(eased) = says[Slot::Few as usize] {
+            (self.few, self.left) = (Some(eased != 0), TOKENS * stretch(keys));
+        }
+    }
+
+    /// Nothing, as when it was new.
+    pub(crate) fn clear(&mut self) {
+        for noted in self.noted.iter_mut() {
+            noted.take();
+        }
+        (self.tight, self.few, self.left) = (None, None, 0);
+    }
+
+    /// Those of a rule, which is tightened `times` times, if any were noted: between those that were.
+    pub(super) fn give_many(&self, times: usize, to: &mut Offsets) {
+        if let Some(tight) = self.tight {
+            let share = if times >= tight { 1.0 } else { times as f32 / tight as f32 };
+            to.take_between(self.slot(Slot::Loose), self.slot(Slot::Tight), share);
+        }
+    }
+
+    /// Whether it is time to note those of a few rows, against so many keys: to find them takes some of a trial's time.
+    pub(super) fn is_due(&self, keys: usize) -> bool {
+        self.few.is_none() || 2 * self.left <= TOKENS * stretch(keys)
+    }
+
+    /// Those of a few rows, if they were noted lately.
+    pub(super) fn give_few(&self, to: &mut Offsets) {
+        if let Some(eased) = self.few.filter(|_| self.left > 0) {
+            to.take_kept(self.slot(Slot::Few));
+            to.ease(eased);
+        }
+    }
+}
+
+#[cfg(all(test, feature = "full", feature = "alloc"))]
+mod tests {
+    use super::*;
+    use crate::mem::Maker;
+    use std::vec::Vec;
+
+    const GROUP: usize = 2;
+    const DIM: usize = 16;
+    const EACH: usize = GROUP * DIM;
+
+    fn carried() -> Carried {
+        Carried::new_in(&Memory::system(0).unwrap(), GROUP, DIM).unwrap()
+    }
+
+    fn offsets() -> Offsets {
+        let memory = Memory::system(0).unwrap();
+        let mut m = Maker::new(&memory);
+        let offsets = Offsets::made(&mut m, true, EACH);
+        m.finish().unwrap();
+        offsets
+    }
+
+    /// What is taken from outputs of ones of both heads.
+    fn taken(offsets: &Offsets) -> Vec<f32> {
+        let mut rows = [1.0; EACH];
+        rows.chunks_mut(DIM).enumerate().for_each(|(h, row)| offsets.apply(h, DIM, 1.0, row));
+        rows.iter().map(|x| 1.0 - x).collect()
+    }
+
+    fn few(carried: &Carried) -> Option<(f32, bool)> {
+        let mut to = offsets();
+        carried.give_few(&mut to);
+        let taken = taken(&to);
+        assert!(taken.iter().all(|x| *x == taken[0]));
+        carried.few.filter(|_| carried.left > 0).map(|_| (taken[0], to.eased()))
+    }
+
+    #[test]
+    fn what_is_noted_counts_from_the_next_append_on_and_no_longer_than_it_speaks() {
+        let mut carried = carried();
+        assert_eq!(few(&carried), None);
+        assert!(carried.is_due(700));
+        carried.note_few(700, true, &[0.25; EACH]);
+        assert_eq!(few(&carried), None, "nothing changes between appends");
+        carried.grow(10, 710);
+        assert_eq!(few(&carried), Some((0.25, true)));
+        assert!(!carried.is_due(710));
+        carried.grow(TOKENS / 2, TOKENS);
+        assert!(carried.is_due(TOKENS) && few(&carried).is_some());
+        carried.grow(TOKENS / 2 - 1, TOKENS);
+        assert_eq!(few(&carried), Some((0.25, true)));
+        carried.grow(1, TOKENS);
+        assert_eq!(few(&carried), None);
+        carried.note_few(800, false, &[0.5; EACH]);
+        carried.grow(1, 65_536);
+        carried.grow(4 * TOKENS - 1, 65_536);
+        assert_eq!(few(&carried), Some((0.5, false)), "against many keys for longer");
+        carried.note_few(900, false, &[0.125; EACH]);
+        carried.clear();
+        carried.grow(1, 65_536);
+        assert_eq!(few(&carried), None, "nothing is left");
+    }
+
+    #[test]
+    fn notes_of_any_order_are_the_same() {
+        let notes = [(900, 0.5, true), (700, 2.0, false), (900, -0.25, true), (400, -8.0, false)];
+        let found = |order: [usize; 4]| {
+            let mut carried = carried();
+            for (mark, x, eased) in order.map(|i| notes[i]) {
+                carried.note_few(mark, eased, &[x; EACH]);
+            }
+            carried.grow(1, 1000);
+            few(&carried).unwrap()
+        };
+        let first = found([0, 1, 2, 3]);
+        assert!(first == (-0.25, true) || first == (0.5, true), "of the latest rows: {first:?}");
+        assert!(
+            [[3, 2, 1, 0], [1, 0, 3, 2], [2, 3, 0, 1], [0, 2, 1, 3]].into_iter().all(|order| found(order) == first)
+        );
+    }
+
+    #[test]
+    fn rules_between_two_get_what_lies_between() {
+        let mut carried = carried();
+        let many = |carried: &Carried, times: usize| {
+            let mut to = offsets();
+            carried.give_many(times, &mut to);
+            taken(&to)
+        };
+        assert_eq!(many(&carried, 0), [0.0; EACH]);
+        let of = |x: f32| -> Vec<f32> { (0..EACH).map(|i| x * (1 + i) as f32 / 64.0).collect() };
+        carried.note_many(600, 4, &of(1.0), &of(0.5));
+        carried.grow(300, 900);
+        for (times, x) in [(0, 1.0), (1, 0.875), (2, 0.75), (4, 0.5), (9, 0.5)] {
+            assert_eq!(many(&carried, times), of(x), "{times}");
+        }
+        // A single rule.
+        carried.note_many(900, 0, &of(0.25), &of(0.25));
+        carried.grow(300, 1200);
+        assert_eq!([0, 3].map(|times| many(&carried, times)), [of(0.25), of(0.25)]);
+    }
+}
