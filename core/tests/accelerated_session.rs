@@ -462,6 +462,18 @@ fn trials_of_a_batch_serve_the_rows_that_follow() {
         for (session, what) in [(&parts, "in parts"), (&more, "more than once")] {
             assert_eq!(of(session, 1, 1), of(&carried, 1, 1), "{mode:?}: {what}");
         }
+        // Taken back to where the batch ended and decoded again, and before anything came after it.
+        let back = |session: &mut Session| {
+            session.truncate(cut).unwrap();
+            until(session, tokens.len());
+        };
+        assert_eq!(of(&grown(batch, &back), 1, 1), of(&carried, 1, 1), "{mode:?}: again");
+        let early = |session: &mut Session| {
+            batch(session);
+            session.truncate(cut - 1).unwrap();
+            until(session, cut);
+        };
+        assert_eq!(of(&grown(&early, nothing), 1, 1), of(&carried, 1, 1), "{mode:?}: the last token again");
         // Until the next append nothing changes, and what is cut away takes it along.
         assert_eq!(of(&grown(nothing, batch), 1, 1), of(&never, 1, 1), "{mode:?}: too early");
         for begin in [cut / SEGMENT * SEGMENT - 1, 0] {

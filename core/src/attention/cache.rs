@@ -386,7 +386,7 @@ impl HeadCache {
             cells.publish();
             cells.grow(pending);
             if let Some(carried) = &mut self.carried {
-                carried.grow(pending, self.published);
+                carried.grow();
             }
             return self.lead.grow(pending, self.published);
         }
@@ -406,7 +406,9 @@ impl HeadCache {
             let values = self.values.rows(self.published, self.dim_v);
             if len / SEGMENT < cells.built() {
                 *self.lead = Lead::default();
-                self.carried.iter_mut().for_each(|carried| carried.clear());
+            }
+            if let Some(carried) = &mut self.carried {
+                carried.cut(len);
             }
             cells.truncate(self.isa, &keys, &values, len / SEGMENT);
         }

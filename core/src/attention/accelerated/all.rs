@@ -241,7 +241,7 @@ impl<'a> Accelerated<'a> {
         }
         if b.is_few(work) {
             if let Some(carried) = self.carried(of) {
-                carried.give_few(&mut work.offsets);
+                carried.give_few(b.head.k.rows(), &mut work.offsets);
             }
             return (!self.is_auto() || b.cells.rest().is_over()).then_some(0);
         }

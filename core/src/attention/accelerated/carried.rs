@@ -1,14 +1,16 @@
 //! [Offsets](super::offset) that a session carries from trials to the rows that come with its next appends.
 //!
 //! As with a [lead](super::lead), what is noted counts only once the head has grown. Of several trials that of the latest rows
-//! does, number by number, whoever notes it and when.
+//! does, number by number, whoever notes it and when. It speaks for so many tokens after its last row as long as the segments are
+//! there that its rows used: who takes tokens back and appends them again gets the same.
 
 use super::all::stretch;
 use super::offset::{self, Offsets};
+use crate::cells::SEGMENT;
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Objects, Plan};
 
-/// Appended tokens for which offsets of a few rows speak, against short contexts. Against 65,536 keys those of 8,000 tokens before take
+/// Tokens after a trial for which offsets of a few rows speak, against short contexts. Against 65,536 keys those of 8,000 tokens before take
 /// nearly as much from the error as new ones.
 const TOKENS: usize = 8192;
 
@@ -23,9 +25,13 @@ impl Latest {
         self.0.fetch_max(u64::from(mark) << 32 | u64::from(bits), core::sync::atomic::Ordering::Relaxed);
     }
 
-    fn take(&mut self) -> Option<u32> {
+    fn mark(&mut self) -> Option<u32> {
+        Some((*self.0.get_mut() >> 32) as u32).filter(|&mark| mark > 0)
+    }
+
+    fn take(&mut self) -> Option<(u32, u32)> {
         let x = core::mem::take(self.0.get_mut());
-        (x != 0).then_some(x as u32)
+        (x != 0).then_some(((x >> 32) as u32, x as u32))
     }
 }
 
@@ -45,9 +51,13 @@ impl Latest {
         }
     }
 
-    fn take(&mut self) -> Option<u32> {
+    fn mark(&mut self) -> Option<u32> {
+        Some(*self.0[0].get_mut()).filter(|&mark| mark > 0)
+    }
+
+    fn take(&mut self) -> Option<(u32, u32)> {
         let [mark, bits] = self.0.each_mut().map(|x| core::mem::take(x.get_mut()));
-        (mark != 0).then_some(bits)
+        (mark != 0).then_some((mark, bits))
     }
 }
 
@@ -61,17 +71,17 @@ enum Slot {
 
 const SLOTS: usize = 3;
 
+/// Of a trial: keys that its last row sees, and what else is to be known of the numbers of a slot: how often the rule is tightened,
+/// or whether a few rows take eased thresholds.
+type Said = (u32, u32);
+
 /// Of one KV head.
 pub(crate) struct Carried {
     /// `[SLOTS][each + 1]`: numbers, and one that says more of them.
     noted: Objects<Latest>,
     /// What was noted before the last append, or before that: `[SLOTS][each]`.
     of: Buf<f32>,
-    /// How often the tightest rule is tightened.
-    tight: Option<usize>,
-    /// Whether a few rows take eased thresholds.
-    few: Option<bool>,
-    left: usize,
+    said: [Option<Said>; SLOTS],
 }
 
 impl Carried {
@@ -90,7 +100,7 @@ impl Carried {
         let each = offset::each(group, dim_v);
         let mut noted = Objects::with_capacity(memory, SLOTS * (each + 1))?;
         (0..SLOTS * (each + 1)).try_for_each(|_| noted.push(Latest::default()))?;
-        Ok(Carried { noted, of: Buf::filled(memory, SLOTS * each, 0.0)?, tight: None, few: None, left: 0 })
+        Ok(Carried { noted, of: Buf::filled(memory, SLOTS * each, 0.0)?, said: [None; SLOTS] })
     }
 
     fn each(&self) -> usize {
@@ -120,22 +130,28 @@ impl Carried {
         self.note(Slot::Few, mark.min(u32::MAX as usize) as u32, u32::from(eased), offsets);
     }
 
-    /// After an append of so many tokens, which makes `keys`. O(numbers).
-    pub(crate) fn grow(&mut self, tokens: usize, keys: usize) {
-        self.left = self.left.saturating_sub(tokens);
+    /// After an append. O(1), and O(numbers) where something was noted.
+    pub(crate) fn grow(&mut self) {
         let each = self.each();
         let noted = self.noted.chunks_exact_mut(each + 1).zip(self.of.chunks_exact_mut(each));
-        let mut says = [None; SLOTS];
-        for ((noted, of), says) in noted.zip(&mut says) {
+        for ((noted, of), said) in noted.zip(&mut self.said) {
             let (last, noted) = noted.split_last_mut().unwrap_or_else(|| unreachable!("one more than numbers"));
-            *says = last.take();
-            if says.is_some() {
-                noted.iter_mut().zip(of).for_each(|(from, to)| *to = f32::from_bits(from.take().unwrap_or_default()));
+            if let Some(says) = last.take() {
+                *said = Some(says);
+                for (from, to) in noted.iter_mut().zip(of) {
+                    *to = from.take().map_or(0.0, |(_, bits)| f32::from_bits(bits));
+                }
             }
         }
-        self.tight = says[Slot::Tight as usize].map(|times| times as usize).or(self.tight);
-        if let Some(eased) = says[Slot::Few as usize] {
-            (self.few, self.left) = (Some(eased != 0), TOKENS * stretch(keys));
+    }
+
+    /// Before all but the first `len` tokens go: nothing is left where a trial used segments that go, too.
+    pub(crate) fn cut(&mut self, len: usize) {
+        let each = self.each();
+        let noted = self.noted.chunks_exact_mut(each + 1).filter_map(|noted| noted.last_mut()?.mark());
+        let last = self.said.iter().flatten().map(|&(mark, _)| mark).chain(noted).max();
+        if last.is_some_and(|mark| len / SEGMENT < mark as usize / SEGMENT) {
+            self.clear();
         }
     }
 
@@ -144,29 +160,35 @@ impl Carried {
         for noted in self.noted.iter_mut() {
             noted.take();
         }
-        (self.tight, self.few, self.left) = (None, None, 0);
+        self.said = [None; SLOTS];
     }
 
     /// Those of a rule, which is tightened `times` times, if any were noted: between those that were.
     pub(super) fn give_many(&self, times: usize, to: &mut Offsets) {
-        if let Some(tight) = self.tight {
-            let share = if times >= tight { 1.0 } else { times as f32 / tight as f32 };
+        if let Some((_, tight)) = self.said[Slot::Tight as usize] {
+            let share = if times >= tight as usize { 1.0 } else { times as f32 / tight as f32 };
             to.take_between(self.slot(Slot::Loose), self.slot(Slot::Tight), share);
         }
     }
 
     /// Whether it is time to note those of a few rows, against so many keys: to find them takes some of a trial's time.
     pub(super) fn is_due(&self, keys: usize) -> bool {
-        self.few.is_none() || 2 * self.left <= TOKENS * stretch(keys)
+        self.said[Slot::Few as usize].is_none_or(|(mark, _)| 2 * keys >= 2 * mark as usize + speaks(mark))
     }
 
-    /// Those of a few rows, if they were noted lately.
-    pub(super) fn give_few(&self, to: &mut Offsets) {
-        if let Some(eased) = self.few.filter(|_| self.left > 0) {
+    /// Those of a few rows, if they were noted lately, for so many keys.
+    pub(super) fn give_few(&self, keys: usize, to: &mut Offsets) {
+        let said = self.said[Slot::Few as usize];
+        if let Some((_, eased)) = said.filter(|&(mark, _)| keys <= mark as usize + speaks(mark)) {
             to.take_kept(self.slot(Slot::Few));
-            to.ease(eased);
+            to.ease(eased != 0);
         }
     }
+}
+
+/// Tokens for which a trial against so many keys speaks to a few rows.
+fn speaks(keys: u32) -> usize {
+    TOKENS * stretch(keys as usize)
 }
 
 #[cfg(all(test, feature = "full", feature = "alloc"))]
@@ -198,38 +220,52 @@ mod tests {
         rows.iter().map(|x| 1.0 - x).collect()
     }
 
-    fn few(carried: &Carried) -> Option<(f32, bool)> {
+    /// What a few rows of so many keys get.
+    fn few(carried: &Carried, keys: usize) -> Option<(f32, bool)> {
         let mut to = offsets();
-        carried.give_few(&mut to);
+        carried.give_few(keys, &mut to);
         let taken = taken(&to);
         assert!(taken.iter().all(|x| *x == taken[0]));
-        carried.few.filter(|_| carried.left > 0).map(|_| (taken[0], to.eased()))
+        to.taken().then_some((taken[0], to.eased()))
     }
 
     #[test]
     fn what_is_noted_counts_from_the_next_append_on_and_no_longer_than_it_speaks() {
         let mut carried = carried();
-        assert_eq!(few(&carried), None);
+        assert_eq!(few(&carried, 700), None);
         assert!(carried.is_due(700));
         carried.note_few(700, true, &[0.25; EACH]);
-        assert_eq!(few(&carried), None, "nothing changes between appends");
-        carried.grow(10, 710);
-        assert_eq!(few(&carried), Some((0.25, true)));
-        assert!(!carried.is_due(710));
-        carried.grow(TOKENS / 2, TOKENS);
-        assert!(carried.is_due(TOKENS) && few(&carried).is_some());
-        carried.grow(TOKENS / 2 - 1, TOKENS);
-        assert_eq!(few(&carried), Some((0.25, true)));
-        carried.grow(1, TOKENS);
-        assert_eq!(few(&carried), None);
-        carried.note_few(800, false, &[0.5; EACH]);
-        carried.grow(1, 65_536);
-        carried.grow(4 * TOKENS - 1, 65_536);
-        assert_eq!(few(&carried), Some((0.5, false)), "against many keys for longer");
-        carried.note_few(900, false, &[0.125; EACH]);
-        carried.clear();
-        carried.grow(1, 65_536);
-        assert_eq!(few(&carried), None, "nothing is left");
+        assert_eq!(few(&carried, 700), None, "nothing changes between appends");
+        carried.grow();
+        for (keys, due) in [(701, false), (699 + TOKENS / 2, false), (700 + TOKENS / 2, true), (700 + TOKENS, true)] {
+            assert_eq!((few(&carried, keys), carried.is_due(keys)), (Some((0.25, true)), due), "{keys}");
+        }
+        assert_eq!(few(&carried, 701 + TOKENS), None);
+        carried.note_few(65_536, false, &[0.5; EACH]);
+        carried.grow();
+        assert_eq!(few(&carried, 65_536 + 4 * TOKENS), Some((0.5, false)), "against many keys for longer");
+        assert_eq!(few(&carried, 65_537 + 4 * TOKENS), None);
+    }
+
+    #[test]
+    fn what_is_cut_off_goes_along() {
+        let mark = 5 * SEGMENT + 9;
+        for (len, kept) in
+            [(mark + 1000, true), (mark, true), (5 * SEGMENT, true), (5 * SEGMENT - 1, false), (0, false)]
+        {
+            for grown in [true, false] {
+                let mut carried = carried();
+                carried.note_few(mark, true, &[0.25; EACH]);
+                carried.note_many(mark - 300, 2, &[0.5; EACH], &[0.25; EACH]);
+                if grown {
+                    carried.grow();
+                }
+                carried.cut(len);
+                carried.grow();
+                assert_eq!(few(&carried, mark).is_some(), kept, "{len}");
+                assert_eq!(carried.said[Slot::Tight as usize].is_some(), kept, "{len}");
+            }
+        }
     }
 
     #[test]
@@ -240,8 +276,8 @@ mod tests {
             for (mark, x, eased) in order.map(|i| notes[i]) {
                 carried.note_few(mark, eased, &[x; EACH]);
             }
-            carried.grow(1, 1000);
-            few(&carried).unwrap()
+            carried.grow();
+            few(&carried, 1000).unwrap()
         };
         let first = found([0, 1, 2, 3]);
         assert!(first == (-0.25, true) || first == (0.5, true), "of the latest rows: {first:?}");
@@ -261,13 +297,13 @@ mod tests {
         assert_eq!(many(&carried, 0), [0.0; EACH]);
         let of = |x: f32| -> Vec<f32> { (0..EACH).map(|i| x * (1 + i) as f32 / 64.0).collect() };
         carried.note_many(600, 4, &of(1.0), &of(0.5));
-        carried.grow(300, 900);
+        carried.grow();
         for (times, x) in [(0, 1.0), (1, 0.875), (2, 0.75), (4, 0.5), (9, 0.5)] {
             assert_eq!(many(&carried, times), of(x), "{times}");
         }
         // A single rule.
         carried.note_many(900, 0, &of(0.25), &of(0.25));
-        carried.grow(300, 1200);
+        carried.grow();
         assert_eq!([0, 3].map(|times| many(&carried, times)), [of(0.25), of(0.25)]);
     }
 }
