@@ -1,6 +1,6 @@
 //! Programs of session operations against lists of tokens: exact sessions and those without tolerance against f64, sessions
-//! with cells against one that got the same tokens at once and against their certificates, and every output inside the range
-//! of the values it mixes.
+//! with cells against one that got the same tokens at once, against one that did all the same in other parts, and against their
+//! certificates, and every output inside the range of the values it mixes.
 
 use crate::Budget;
 use crate::cells::biases;
@@ -58,22 +58,27 @@ fn program(u: &mut Unstructured<'_>, budget: &Budget) -> Result<()> {
         dense_below: u.int_in_range(0..=400)?,
     };
     let memory = budget.memory().expect("enough");
-    let session = Session::new_in(&o, &memory).expect("valid options and enough memory");
+    let [session, twin] = [(); 2].map(|()| Session::new_in(&o, &memory).expect("valid options and enough memory"));
     let spread = *u.choose(&[0.5, 0.1, 0.02])?;
-    let mut run = Run { session, heads: vec![Head::default(); heads_kv], o, budget, spread, seed: 0 };
+    let heads = vec![Head::default(); heads_kv];
+    let mut run = Run { session, twin, told: false, heads, o, budget, spread, seed: 0 };
     // Programs longer than this only repeat themselves.
     for _ in 0..24 {
         if u.is_empty() {
             break;
         }
         run.step(u)?;
-        assert_eq!(run.session.len(), run.len());
+        assert_eq!([&run.session, &run.twin].map(Session::len), [run.len(); 2]);
     }
     run.attend(3, u)
 }
 
 struct Run<'a> {
     session: Session,
+    /// The same again, attended in other numbers of parts.
+    twin: Session,
+    /// Whether trials may have said something for rows to come.
+    told: bool,
     heads: Vec<Head>,
     o: SessionOptions,
     budget: &'a Budget,
@@ -81,6 +86,12 @@ struct Run<'a> {
     spread: f32,
     seed: u64,
 }
+
+/// Rows from which on trials speak for the rows that follow, at the least.
+const TELLING: usize = 20;
+
+/// Rows that follow what trials said.
+const FEW: usize = 4;
 
 /// What parts of a call give together.
 struct Output {
@@ -120,6 +131,7 @@ impl Run<'_> {
             4 => {
                 let len = u.int_in_range(0..=self.len() + 3)?;
                 let have = self.session.truncate(len);
+                assert_eq!(self.twin.truncate(len), have);
                 assert_eq!(have.is_ok(), len <= self.len(), "{have:?}");
                 if have.is_ok() {
                     for h in &mut self.heads {
@@ -131,6 +143,7 @@ impl Run<'_> {
             5 => {
                 let (begin, end) = (u.int_in_range(0..=self.len() + 2)?, u.int_in_range(0..=self.len() + 2)?);
                 let have = self.session.remove_range(begin, end);
+                assert_eq!(self.twin.remove_range(begin, end), have);
                 assert_eq!(have.is_ok(), begin <= end && end <= self.len(), "{begin}..{end}: {have:?}");
                 if have.is_ok() {
                     for h in &mut self.heads {
@@ -142,10 +155,13 @@ impl Run<'_> {
             6 => {
                 let mut bytes = vec![0; self.session.save_len()];
                 assert_eq!(self.session.save(&mut bytes), Ok(bytes.len()));
-                self.session = Session::load(&bytes, &self.budget.memory().expect("enough")).expect("saved bytes load");
+                let load = || Session::load(&bytes, &self.budget.memory().expect("enough")).expect("saved bytes load");
+                (self.session, self.twin, self.told) = (load(), load(), false);
             }
             7 if u.ratio(1, 4)? => {
                 self.session.reset();
+                self.twin.reset();
+                self.told = false;
                 self.heads.fill(Head::default());
             }
             _ => {
@@ -174,10 +190,13 @@ impl Run<'_> {
             }
             let (k, v) = (Rows::new(&k, self.o.dim_k).expect("rows"), Rows::new(&v, self.o.dim_v).expect("rows"));
             let have = self.session.heads_mut()[h].append(k, v);
+            assert_eq!(self.twin.heads_mut()[h].append(k, v), have);
             assert_eq!(have.is_ok(), !full && !(nan && n > 0), "{have:?}");
         }
         let broken = (missing && self.o.heads_kv > 1 && n > 0) || full || (nan && n > 0);
-        match self.session.commit() {
+        let have = self.session.commit();
+        assert_eq!(self.twin.commit(), have);
+        match have {
             Ok(()) if !broken => self.heads = grown,
             Err(e) if broken => {
                 assert!(matches!(e.status, Status::State | Status::Capacity | Status::NotFinite), "{e}")
@@ -249,10 +268,16 @@ impl Run<'_> {
         let whole = self.outputs(&self.session, &q, rows, mask, 1);
         let nth = u.int_in_range(2..=4)?;
         assert!(self.outputs(&self.session, &q, rows, mask, nth).same(&whole), "bits depend on {nth} parts");
+        assert!(
+            self.outputs(&self.twin, &q, rows, mask, nth).same(&whole),
+            "bits depend on {nth} parts of this or before"
+        );
 
-        // A session that got the tokens at once gives the same bits, except that an index keeps its learnt norm bound, and
-        // certificates the lengths of the longest keys and values.
-        if o.attention.mode != Mode::TopK && !o.attention.certificate && !o.attention.verified {
+        // A session that got the tokens at once gives the same bits, except that an index keeps its learnt norm bound,
+        // certificates the lengths of the longest keys and values, and cells what trials said for rows to come.
+        let follows = self.told && (rows <= FEW || o.attention.mode == Mode::Auto);
+        self.told |= rows >= TELLING && o.attention.mode != Mode::Exact;
+        if o.attention.mode != Mode::TopK && !o.attention.certificate && !o.attention.verified && !follows {
             let memory = self.budget.memory().expect("enough");
             let mut fresh = Session::new_in(&o, &memory).expect("as before");
             for (h, head) in self.heads.iter().enumerate() {
