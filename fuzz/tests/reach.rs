@@ -4,12 +4,13 @@
 use iceformer_core::math::hash;
 use iceformer_fuzz::tally::{self, KINDS};
 
-/// Programs of each target.
+/// Programs of each target, unless `ICE_PROGRAMS` says how many.
 const PROGRAMS: u64 = 300;
 
 #[test]
 fn programs_open_cells_and_leave_some_closed() {
-    for i in 0..PROGRAMS {
+    let programs = std::env::var("ICE_PROGRAMS").map_or(PROGRAMS, |n| n.parse().expect("a number of programs"));
+    for i in 0..programs {
         let data: Vec<u8> = (0..500).map(|j| hash(i, j) as u8).collect();
         for run in [iceformer_fuzz::attention::run, iceformer_fuzz::session::run, iceformer_fuzz::border::run] {
             run(&data);

@@ -46,7 +46,7 @@ const LIFTED: f64 = 2.0;
 /// A block is attended exactly when one row in so many exceeds its tolerance.
 const MOST_ALONE: usize = 4;
 
-/// Rows of a head from which on a trial tells what rows to come err by in common.
+/// Rows of a head from which on a trial tells what others err by in common.
 const TOLD: usize = 3;
 
 /// Rules of the ladder from one way of a few rows to the next: a quarter of the thresholds.
@@ -278,10 +278,11 @@ impl<'a> Accelerated<'a> {
         b.prepare(work);
         b.attend_sample(work);
         let mut trial = Trial::new(b.sampled(), b.covered(work) as f64);
+        let told = self.takes_offsets() && trial.rows >= TOLD * b.group;
         let mut next = Some(0);
         while let Some(times) = next {
             b.set_limits(work, &self.rule(times), usable, false);
-            let of = b.rehearse(work, times, self.proof.is_none(), self.takes_offsets());
+            let of = b.rehearse(work, times, self.proof.is_none(), told);
             b.clear(work);
             if of.cost * f64::from(self.rule.caution) > b.covered(work) as f64 {
                 break;
@@ -291,7 +292,7 @@ impl<'a> Accelerated<'a> {
             }
             next = trial.add(times, of, f64::from(self.rule.error));
         }
-        if let Some(carried) = carried.filter(|_| trial.rows >= TOLD * b.group) {
+        if let Some(carried) = carried.filter(|_| told) {
             self.carry(b, &trial, usable, carried, work);
         }
         trial
