@@ -3,7 +3,9 @@
 //! The queries of a head resemble each other, and so does what they prefer within cells: means that stand for keys leave much the same
 //! out of all of a run's outputs. Rows of a trial, which are attended exactly too, tell what that is: a vector `b` for every head, such
 //! that a row whose weights are estimated to a share `s` errs by about `s b`, by least squares. What it takes from the error is
-//! judged on rows that it was not made from, one left out at a time, and it is shortened, down to nothing, as that asks for.
+//! judged on rows that it was not made from, one left out at a time, and it is shortened, down to nothing, as that asks for. Of rows
+//! whose weights are hardly estimated, `b` would be their rounding errors, divided by next to nothing: a small share more counts
+//! for every row, as if it had no error, so that rows to come of which more is estimated are not moved by that.
 
 use super::block::{RowBlock, Work};
 use super::ladder::LADDER;
@@ -20,6 +22,9 @@ pub(super) struct Offsets {
     /// Whether a few rows take eased thresholds for it.
     eased: bool,
 }
+
+/// The share that counts for every row beside its own, squared.
+const FLOOR: f32 = 1.0 / (64.0 * 64.0);
 
 /// Where those are found that a few rows of the rows to come are to take: after all rules.
 pub(super) const FEW: usize = LADDER;
@@ -155,7 +160,7 @@ impl RowBlock<'_> {
             if taken {
                 self.isa.axpy(share, error, &mut offsets.of[at..][..dim]);
                 scores[0][place] = share;
-                shares += share * share;
+                shares += share * share + FLOOR;
             }
         }
         if shares == 0.0 {
@@ -166,8 +171,8 @@ impl RowBlock<'_> {
         let length = self.isa.norm2(&work.offsets.of[at..][..dim]);
         for place in rows {
             let (i, share) = (work.sample[place] as usize, work.scores[0][place]);
-            let left = shares - share * share;
-            if share == 0.0 || left <= 0.0 {
+            let left = shares - share * share - FLOOR;
+            if share == 0.0 || left < FLOOR {
                 continue;
             }
             let (error, sum) = (&work.sums[i * stride..][..dim], &work.offsets.of[at..][..dim]);
@@ -261,6 +266,28 @@ mod tests {
         }
     }
 
+    /// Rows of which next to nothing is estimated err by rounding alone, which says nothing of rows of which much is.
+    #[test]
+    fn what_is_hardly_estimated_says_little() {
+        let (q, mut k) = queries_and_keys();
+        // A needle for every row: all of them are opened, and take the weights.
+        for (i, row) in q.chunks(DIM).enumerate() {
+            k[i * 15 % KEYS * DIM..][..DIM].iter_mut().zip(row).for_each(|(k, q)| *k = 6.0 * q);
+        }
+        let values = noise(KEYS * DIM, 4);
+        let rule = Rule::new(0.3, false);
+        for isa in isas() {
+            with_trial(isa, [&q, &k, &values], 1.0, &rule, |b, work| {
+                b.set_limits(work, &rule, KEYS / SEGMENT, false);
+                b.rehearse(work, 0, true, true);
+                let most = work.scores[0][..work.sample.len()].iter().fold(0.0, |m: f32, x| m.max(*x));
+                assert!(most > 0.0 && most < 1e-6, "{}: {most} is estimated", isa.name());
+                let found = work.offsets.of_rules()[..work.offsets.each].iter().fold(0.0, |m: f32, x| m.max(x.abs()));
+                assert!(found < 1e-3, "{}: {found}", isa.name());
+            });
+        }
+    }
+
     /// Beside the definition in f64, one row left out at a time.
     #[test]
     fn offsets_are_those_of_least_squares() {
@@ -284,7 +311,7 @@ mod tests {
                     let of = rows.iter().enumerate().filter(|(at, row)| row.0 == head && Some(*at) != without);
                     for (_, (_, share, error)) in of {
                         sum.iter_mut().zip(error).for_each(|(sum, x)| *sum += share * x);
-                        square += share * share;
+                        square += share * share + f64::from(FLOOR);
                     }
                     sum.iter().map(|x| x / square).collect()
                 };
