@@ -376,7 +376,10 @@ impl<'a> Accelerated<'a> {
                     let failing = b.set_bounds(work, &proof.certificate);
                     (done, if verified { failing } else { 0 })
                 }
-                None => (b.walk(work, doubtful, watch), 0),
+                None => {
+                    let done = b.walk(work, doubtful, watch);
+                    (done, done.lost as usize)
+                }
             };
             // A single row errs more or less than the many that a prediction is made for: only what is far off is done again.
             if !doubtful {

@@ -75,6 +75,7 @@ impl RowBlock<'_> {
             sifted: count.sifted as u64,
             cells: count.cells as u64,
             keys: count.keys as u64,
+            lost: 0,
         }
     }
 

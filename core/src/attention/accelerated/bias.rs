@@ -25,6 +25,9 @@ const AT_ONCE: usize = 32;
 /// A bias that low for all rows makes a key padding, if others are far above: masks are made from large negative numbers too.
 const HIDDEN: f32 = -5000.0;
 
+/// Rows whose weights come to so many times less than estimated are attended exactly: thresholds were shares of the estimate.
+const OVER: f32 = 16.0;
+
 /// What the biases of a block come to.
 pub(super) struct Lifted {
     /// By segment: see [`found`].
@@ -265,6 +268,20 @@ impl RowBlock<'_> {
         let count = if level == 0 { BLOCK } else { BLOCK * BLOCK } as f32;
         let (p, value_spread) = (&scores[level], block.value_spread);
         self.isa.run(DoubtBiased { p, rows, lifts, by_query, value_spread, count, out: doubt });
+    }
+
+    /// After a walk: gives up `rows` that weigh far less than was estimated. Means weigh less than their keys without biases; with
+    /// them a child may take the bias of one key and the logit of others, and all that is left would count as light beside it.
+    /// Returns their number.
+    pub(super) fn give_up_overestimated(&self, work: &mut Work, sample: bool) -> usize {
+        let mut count = 0;
+        for at in 0..if sample { work.sample.len() } else { self.queries() } {
+            let i = if sample { work.sample[at] as usize } else { at };
+            let over = self.weight(work, i) * OVER < work.total[i];
+            work.lost[i] |= over;
+            count += usize::from(over);
+        }
+        count
     }
 
     /// [`RowBlock::attend_sample`] under a bias: heads one after the other, each row with its own, over `work.ranges`.

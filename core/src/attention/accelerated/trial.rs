@@ -10,6 +10,9 @@ use super::ladder::Rehearsed;
 use crate::cells::ROOT;
 use crate::mem::Rows;
 
+/// Rows that are attended exactly one by one cost so many times those of blocks.
+const ALONE: f64 = 3.0;
+
 impl RowBlock<'_> {
     /// Picks the rows of the trial, and keeps their sums and what they are expected to weigh.
     pub(super) fn keep_sample(&self, work: &mut Work) {
@@ -106,7 +109,8 @@ impl RowBlock<'_> {
         let (nodes, cells) = (done.nodes as f64, done.cells as f64);
         let lifts = cost.lifts(work.take_gathered() as f64, if work.is_lifted() { cells } else { 0.0 });
         let lists = (cost.lists(nodes, cells, done.sifted as f64) + lifts) / rows as f64;
-        let cost = (lists + cost.row(self.cells.segments().div_ceil(ROOT) as f64)) * self.queries() as f64;
+        let exact = self.covered(work) as f64 * ALONE * done.lost as f64 / rows as f64;
+        let cost = (lists + cost.row(self.cells.segments().div_ceil(ROOT) as f64)) * self.queries() as f64 + exact;
         Rehearsed { cost, wrong, all }
     }
 }

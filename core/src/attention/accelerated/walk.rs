@@ -28,6 +28,8 @@ pub(super) struct Done {
     pub(super) cells: u64,
     /// (key, row) pairs scored in them.
     pub(super) keys: u64,
+    /// Rows given up for [biases](RowBlock::give_up_overestimated), to be attended exactly.
+    pub(super) lost: u64,
 }
 
 /// Root blocks whose mean keys are asked for ahead of a few rows, which are done before memory sees that they come in order.
@@ -159,6 +161,9 @@ impl RowBlock<'_> {
             }
             let lean = Some((block.spread, &mut *lean[1]));
             self.isa.run(AddValues { p: &scores[1], values: block.values, rows, out: sums, total, lean });
+        }
+        if work.is_lifted() {
+            done.lost = self.give_up_overestimated(work, sample) as u64;
         }
         done
     }
