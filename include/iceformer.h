@@ -1341,7 +1341,8 @@ size_t ice_session_len(const ice_session *session);
 /// Pointers are valid as described.
 ice_status ice_session_memory(const ice_session *session, ice_memory *out);
 
-/// Writes the session, keys, values and index, to a buffer: a prompt cache.
+/// Writes the session to a buffer, a prompt cache: options, keys, values, and what trials of rows said for the rows that follow.
+/// Cells and indices are made again when it is loaded.
 ///
 /// @param buf     NULL with cap 0: only asks for the size.
 /// @param cap     bytes of `buf`.
@@ -1351,7 +1352,10 @@ ice_status ice_session_memory(const ice_session *session, ice_memory *out);
 ///
 /// # Safety
 /// Pointers are valid as described.
-ice_status ice_session_save(const ice_session *session, void *buf, size_t cap, size_t *needed);
+ice_status ice_session_save(const ice_session *session,
+                            void *buf,
+                            size_t cap,
+                            size_t *needed);
 
 /// Makes a session from saved bytes.
 ///

@@ -5,6 +5,7 @@ mod common;
 
 use common::{memory, noise};
 use half::{bf16, f16};
+use iceformer_core::Status;
 use iceformer_core::attention::{
     AttentionOptions, AttentionStats, Mask, Mode, Problem, Reason, Session, SessionOptions, attention,
 };
@@ -346,6 +347,35 @@ fn a_saved_session_comes_back_with_its_bits() {
     }
 }
 
+/// As they were saved before sessions carried anything on.
+#[test]
+fn bytes_without_what_is_carried_are_read() {
+    let tokens = Tokens::new(2, [40, 24], 2 * SEGMENT, 7);
+    let session = tokens.session(&options(&tokens, 2, Mode::Accelerated), 333);
+    let mut bytes = vec![0; session.save_len()];
+    session.save(&mut bytes).unwrap();
+    let sealed = |bytes: &mut Vec<u8>, len: usize| {
+        bytes.truncate(len);
+        bytes.extend(crc32fast::hash(bytes).to_le_bytes());
+    };
+    // Three slots, what counts and what was noted, of two rows of 24 and two words.
+    let (carried, flag) = (2 * 2 * 3 * 4 * (2 + 2 * 24), 8 + 4 + 4 * 16 + 8 * 7);
+    let whole = bytes.len() - 4;
+    // An unknown flag, more keys than there are, infinity.
+    for (at, x) in [(flag, [2, 0]), (whole - carried, [0, 3]), (whole - 2, [0x80, 0x7f])] {
+        let mut bad = bytes.clone();
+        bad[at..at + 2].copy_from_slice(&x);
+        sealed(&mut bad, whole);
+        let e = Session::load(&bad, &memory(0)).err().unwrap_or_else(|| panic!("byte {at}"));
+        assert_eq!((e.status, e.field), (Status::Buffer, "session bytes"));
+    }
+    bytes[flag] = 0;
+    sealed(&mut bytes, whole - carried);
+    let loaded = Session::load(&bytes, &memory(0)).unwrap();
+    assert_eq!(attend(&loaded, 5), attend(&session, 5));
+    assert_eq!(loaded.save_len(), session.save_len());
+}
+
 #[test]
 fn parts_do_not_change_the_bits() {
     let tokens = Tokens::new(2, [64, 64], 4 * SEGMENT + 50, 9);
@@ -461,6 +491,19 @@ fn trials_of_a_batch_serve_the_rows_that_follow() {
         let more = grown(&|session| [rows, 7, rows].into_iter().for_each(|n| drop(of(session, n, 1))), nothing);
         for (session, what) in [(&parts, "in parts"), (&more, "more than once")] {
             assert_eq!(of(session, 1, 1), of(&carried, 1, 1), "{mode:?}: {what}");
+        }
+        // Saved before it counts, and while it does.
+        let saved = |session: &mut Session| {
+            let mut bytes = vec![0; session.save_len()];
+            session.save(&mut bytes).unwrap();
+            *session = Session::load(&bytes, &memory(0)).unwrap();
+        };
+        let batch_then_saved = |session: &mut Session| {
+            batch(session);
+            saved(session);
+        };
+        for (session, what) in [(grown(&batch_then_saved, nothing), "before"), (grown(batch, &saved), "after")] {
+            assert_eq!(of(&session, 1, 1), of(&carried, 1, 1), "{mode:?}: saved {what} the last tokens");
         }
         // Taken back to where the batch ended and decoded again, and before anything came after it.
         let back = |session: &mut Session| {

@@ -487,7 +487,8 @@ pub unsafe extern "C" fn ice_session_memory(session: *const ice_session, out: *m
     })
 }
 
-/// Writes the session, keys, values and index, to a buffer: a prompt cache.
+/// Writes the session to a buffer, a prompt cache: options, keys, values, and what trials of rows said for the rows that follow.
+/// Cells and indices are made again when it is loaded.
 ///
 /// @param buf     NULL with cap 0: only asks for the size.
 /// @param cap     bytes of `buf`.

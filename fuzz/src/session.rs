@@ -156,7 +156,12 @@ impl Run<'_> {
                 let mut bytes = vec![0; self.session.save_len()];
                 assert_eq!(self.session.save(&mut bytes), Ok(bytes.len()));
                 let load = || Session::load(&bytes, &self.budget.memory().expect("enough")).expect("saved bytes load");
-                (self.session, self.twin, self.told) = (load(), load(), false);
+                let a = &self.o.attention;
+                if a.mode != Mode::Accelerated || a.certificate || a.verified {
+                    self.session = load();
+                }
+                // Else what is loaded attends as what was saved.
+                self.twin = load();
             }
             7 if u.ratio(1, 4)? => {
                 self.session.reset();

@@ -485,6 +485,10 @@ impl HeadCache {
         self.carried.as_deref()
     }
 
+    pub(super) fn carried_mut(&mut self) -> Option<&mut Carried> {
+        self.carried.as_deref_mut()
+    }
+
     pub(super) fn index(&self) -> Option<&Index> {
         self.index.as_deref()
     }

@@ -1,6 +1,8 @@
 //! A session as bytes: little-endian, versioned, with a checksum. Options, then keys and values of every head in their
-//! storage type; the index is rebuilt on loading, since it is a function of the keys, the seed and the options.
+//! storage type; the index is rebuilt on loading, since it is a function of the keys, the seed and the options. At last, of every head
+//! with cells, what its rows err by in common.
 
+use super::accelerated::Carried;
 use super::{AttentionOptions, Mode, Session, SessionOptions};
 use crate::bytes::{Reader, Writer};
 use crate::error::{Error, Result, Status};
@@ -39,7 +41,13 @@ fn words(o: &SessionOptions) -> [u32; WORDS] {
     ]
 }
 
-fn read_header(bytes: &[u8]) -> Result<(SessionOptions, usize, Reader<'_>)> {
+/// Bytes of what a session carries on, if it does.
+fn carries(o: &SessionOptions) -> Option<usize> {
+    if o.has_cells() { Carried::saved(o.heads_kv, o.heads_q / o.heads_kv, o.dim_v) } else { None }
+}
+
+/// Options, tokens, whether the session says what it carries, and the bytes after.
+fn read_header(bytes: &[u8]) -> Result<(SessionOptions, usize, bool, Reader<'_>)> {
     let mut r = Reader::checked(bytes, MAGIC, VERSION).map_err(damaged)?;
     let short = damaged("shorter than its header says");
     let (mut w, mut l) = ([0u32; WORDS], [0usize; LONGS]);
@@ -50,7 +58,7 @@ fn read_header(bytes: &[u8]) -> Result<(SessionOptions, usize, Reader<'_>)> {
     for x in &mut l[1..] {
         *x = usize::try_from(r.u64().ok_or(short)?).map_err(|_| damaged("a size does not fit this machine"))?;
     }
-    let [_, capacity, len, dense_below, top_k, window, sinks, _] = l;
+    let [_, capacity, len, dense_below, top_k, window, sinks, carries_on] = l;
     let range = damaged("options are out of range");
     let options = SessionOptions {
         heads_q: w[0] as usize,
@@ -86,10 +94,12 @@ fn read_header(bytes: &[u8]) -> Result<(SessionOptions, usize, Reader<'_>)> {
         return Err(range);
     }
     let options = options.resolve().map_err(|_| range)?;
-    if len > capacity || body(&options, len) != Some(r.left()) {
+    // Sessions of earlier builds were saved without it.
+    let after = if carries_on == 1 { carries(&options) } else { Some(0).filter(|_| carries_on == 0) };
+    if len > capacity || body(&options, len).zip(after).and_then(|(a, b)| a.checked_add(b)) != Some(r.left()) {
         return Err(damaged("length does not fit its header"));
     }
-    Ok((options, len, r))
+    Ok((options, len, carries_on == 1, r))
 }
 
 /// Bytes of keys and values.
@@ -100,7 +110,10 @@ fn body(o: &SessionOptions, len: usize) -> Option<usize> {
 impl Session {
     /// Bytes that [`save`](Session::save) writes.
     pub fn save_len(&self) -> usize {
-        HEADER + body(self.options(), self.len()).unwrap_or(usize::MAX - HEADER - CHECKSUM) + CHECKSUM
+        // What is there has a length, and what is not has none.
+        let [body, carries] =
+            [body(self.options(), self.len()), carries(self.options())].map(Option::unwrap_or_default);
+        HEADER + body + carries + CHECKSUM
     }
 
     /// Writes the published tokens into `out[..save_len()]`; returns the bytes written. Never allocates.
@@ -115,7 +128,8 @@ impl Session {
         let mut w = Writer::new(out, MAGIC, VERSION);
         words(o).into_iter().for_each(|x| w.u32(x));
         w.u64(a.seed);
-        for x in [o.capacity, self.len(), o.dense_below, a.top_k, a.window, a.sinks, 0] {
+        let carries_on = usize::from(carries(o).is_some());
+        for x in [o.capacity, self.len(), o.dense_below, a.top_k, a.window, a.sinks, carries_on] {
             w.u64(x as u64);
         }
         for h in 0..o.heads_kv {
@@ -129,6 +143,9 @@ impl Session {
                 }
             }
         }
+        for carried in (0..o.heads_kv).filter_map(|h| self.head(h).carried()) {
+            carried.save(o.dim_v, |x| w.u32(x));
+        }
         w.finish();
         Ok(need)
     }
@@ -138,7 +155,7 @@ impl Session {
     /// # Errors
     /// `Buffer` for damaged, truncated or foreign bytes.
     pub fn peek(bytes: &[u8]) -> Result<SessionOptions> {
-        read_header(bytes).map(|(o, _, _)| o)
+        read_header(bytes).map(|(o, ..)| o)
     }
 
     /// Rebuilds a saved session in `memory`; it attends as the saved one did. O(tokens), plus the index.
@@ -146,7 +163,7 @@ impl Session {
     /// # Errors
     /// `Buffer` for damaged, truncated or foreign bytes; as [`Session::new_in`].
     pub fn load(bytes: &[u8], memory: &Memory) -> Result<Session> {
-        let (o, len, mut r) = read_header(bytes)?;
+        let (o, len, carries_on, mut r) = read_header(bytes)?;
         let mut session = Session::new_in(&o, memory)?;
         let short = damaged("shorter than its header says");
         let size = o.kv_dtype.size();
@@ -163,6 +180,12 @@ impl Session {
             }
         }
         session.commit()?;
+        for h in 0..if carries_on { o.heads_kv } else { 0 } {
+            let carried = session.heads_mut()[h].carried_mut();
+            if !carried.is_none_or(|carried| carried.restore(len, o.dim_v, || r.u32())) {
+                return Err(damaged("offsets are out of range"));
+            }
+        }
         Ok(session)
     }
 }

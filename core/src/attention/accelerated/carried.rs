@@ -5,6 +5,7 @@
 //! there that its rows used: who takes tokens back and appends them again gets the same.
 
 use super::all::stretch;
+use super::ladder::LADDER;
 use super::offset::{self, Offsets};
 use crate::cells::SEGMENT;
 use crate::error::Result;
@@ -27,6 +28,11 @@ impl Latest {
 
     fn mark(&mut self) -> Option<u32> {
         Some((*self.0.get_mut() >> 32) as u32).filter(|&mark| mark > 0)
+    }
+
+    fn get(&self) -> (u32, u32) {
+        let x = self.0.load(core::sync::atomic::Ordering::Relaxed);
+        ((x >> 32) as u32, x as u32)
     }
 
     fn take(&mut self) -> Option<(u32, u32)> {
@@ -53,6 +59,11 @@ impl Latest {
 
     fn mark(&mut self) -> Option<u32> {
         Some(*self.0[0].get_mut()).filter(|&mark| mark > 0)
+    }
+
+    fn get(&self) -> (u32, u32) {
+        let [mark, bits] = self.0.each_ref().map(|x| x.load(core::sync::atomic::Ordering::Relaxed));
+        (mark, bits)
     }
 
     fn take(&mut self) -> Option<(u32, u32)> {
@@ -161,6 +172,56 @@ impl Carried {
             noted.take();
         }
         self.said = [None; SLOTS];
+    }
+
+    /// Bytes of [`save`](Self::save) for so many heads.
+    pub(crate) fn saved(heads: usize, group: usize, dim_v: usize) -> Option<usize> {
+        group.checked_mul(dim_v)?.checked_add(2)?.checked_mul(size_of::<u32>() * 2 * SLOTS)?.checked_mul(heads)
+    }
+
+    /// What to save: of every slot what counts, and what was noted since. Of each the keys that the last row of the trial saw (0:
+    /// nothing is there), what else was said, and offsets of `dim_v` elements as their bits.
+    pub(crate) fn save(&self, dim_v: usize, mut put: impl FnMut(u32)) {
+        let each = self.each();
+        let elements = || (0..each).filter(|&at| at % offset::each(1, dim_v) < dim_v);
+        for (slot, noted) in self.noted.chunks_exact(each + 1).enumerate() {
+            let (mark, says) = self.said[slot].unwrap_or_default();
+            [mark, says].into_iter().for_each(&mut put);
+            let of = &self.of[slot * each..];
+            elements().for_each(|at| put(if mark > 0 { of[at].to_bits() } else { 0 }));
+            let (mark, says) = noted[each].get();
+            [mark, says].into_iter().for_each(&mut put);
+            elements().for_each(|at| put(noted[at].get().1));
+        }
+    }
+
+    /// Takes what was saved of a head of `len` tokens where nothing is carried yet; whether all of it can be.
+    pub(crate) fn restore(&mut self, len: usize, dim_v: usize, mut next: impl FnMut() -> Option<u32>) -> bool {
+        let each = self.each();
+        let elements = || (0..each).filter(|&at| at % offset::each(1, dim_v) < dim_v);
+        let most = [0, LADDER as u32 - 1, 1];
+        for (slot, noted) in self.noted.chunks_exact(each + 1).enumerate() {
+            for counts in [true, false] {
+                let (Some(mark), Some(says)) = (next(), next()) else { return false };
+                if says > most[slot] || mark as usize / SEGMENT > len / SEGMENT {
+                    return false;
+                }
+                for at in elements() {
+                    let Some(bits) = next().filter(|&bits| f32::from_bits(bits).is_finite()) else { return false };
+                    if counts {
+                        self.of[slot * each + at] = f32::from_bits(bits);
+                    } else if mark > 0 {
+                        noted[at].note(mark, bits);
+                    }
+                }
+                if counts {
+                    self.said[slot] = (mark > 0).then_some((mark, says));
+                } else if mark > 0 {
+                    noted[each].note(mark, says);
+                }
+            }
+        }
+        true
     }
 
     /// Those of a rule, which is tightened `times` times, if any were noted: between those that were.
