@@ -358,8 +358,8 @@ fn bytes_without_what_is_carried_are_read() {
         bytes.truncate(len);
         bytes.extend(crc32fast::hash(bytes).to_le_bytes());
     };
-    // Three slots, what counts and what was noted, of two rows of 24 and two words.
-    let (carried, flag) = (2 * 2 * 3 * 4 * (2 + 2 * 24), 8 + 4 + 4 * 16 + 8 * 7);
+    // Three slots, what counts and what was noted, of two rows of 24, as many surpluses, and two words.
+    let (carried, flag) = (2 * 2 * 3 * 4 * (2 + 2 * 25), 8 + 4 + 4 * 16 + 8 * 7);
     let whole = bytes.len() - 4;
     // An unknown flag, more keys than there are, infinity.
     for (at, x) in [(flag, [2, 0]), (whole - carried, [0, 3]), (whole - 2, [0x80, 0x7f])] {

@@ -1,6 +1,6 @@
 //! A session: the KV cache of one layer with its index or cells, for decoders that append tokens and attend with the newest.
 
-use super::accelerated::{self, APART, Accelerated, Led, Proving, Rule};
+use super::accelerated::{self, APART, Accelerated, Led, Proving, Rule, Watch};
 use super::cache::HeadCache;
 use super::certificate::Certificate;
 use super::dense::{Dense, PIECE, most_pieces};
@@ -360,6 +360,34 @@ impl Session {
         ith: usize,
         nth: usize,
     ) -> Result<AttentionStats> {
+        self.attend_part(q, mask, out, lse, work, [ith, nth], &mut None)
+    }
+
+    /// All of [`Session::attend`], with a look at what cells do not stand for: for studies. In exact and top-k mode nobody looks.
+    ///
+    /// # Errors
+    /// As [`Session::attend`].
+    pub fn attend_watched(
+        &self,
+        q: Tensor<'_>,
+        mask: Option<Mask<'_>>,
+        out: &TensorMut<'_>,
+        work: &Memory,
+        watch: Watch<'_>,
+    ) -> Result<AttentionStats> {
+        self.attend_part(q, mask, out, None, work, [0, 1], &mut Some(watch))
+    }
+
+    fn attend_part(
+        &self,
+        q: Tensor<'_>,
+        mask: Option<Mask<'_>>,
+        out: &TensorMut<'_>,
+        lse: Option<&TensorMut<'_>>,
+        work: &Memory,
+        [ith, nth]: [usize; 2],
+        watch: &mut Option<Watch<'_>>,
+    ) -> Result<AttentionStats> {
         let o = &self.options;
         let shape = |field, reason, need: usize, have: usize| {
             if need == have { Ok(()) } else { Err(Error::new(Status::Shape, field, reason).need(need, have)) }
@@ -405,7 +433,7 @@ impl Session {
         let mut stats = AttentionStats::new(mode, reason);
         let start = clock::now();
         if ACCELERATED && mode == Mode::Accelerated {
-            self.accelerate(q, &masking, out, lse, work, [ith, nth], &mut stats)?;
+            self.accelerate(q, &masking, out, lse, work, [ith, nth], &mut stats, watch)?;
             stats.attend_seconds = clock::since(start);
             return Ok(stats);
         }
@@ -503,6 +531,7 @@ impl Session {
         work: &Memory,
         [ith, nth]: [usize; 2],
         stats: &mut AttentionStats,
+        watch: &mut Option<Watch<'_>>,
     ) -> Result<()> {
         let o = &self.options;
         let auto = o.attention.mode == Mode::Auto;
@@ -542,7 +571,7 @@ impl Session {
                 .map(|certificate| Proving { certificate, verified: o.attention.verified }),
             isa: o.isa(),
         };
-        all.run(&mut work, ith, nth, stats, &mut None);
+        all.run(&mut work, ith, nth, stats, watch);
         if auto && stats.rows > 0 && stats.pairs == stats.pairs_dense {
             // Bounds know nothing of biases: only segments where those are zero can be certified.
             let biased = o.attention.certificate && masking.biases().is_some();

@@ -307,7 +307,9 @@ impl<'a> Accelerated<'a> {
         if !carried.is_due(mark) {
             return;
         }
+        b.find_surplus(work, FEW);
         for (eased, rule) in [(true, self.rule(0).eased()), (false, self.rule(0))] {
+            b.expect_of_sample(work, FEW);
             b.set_limits(work, &rule, usable, true);
             let of = b.rehearse(work, FEW, true, true);
             b.clear(work);
@@ -357,7 +359,7 @@ impl<'a> Accelerated<'a> {
         let part = AttentionStats { rows: queries as u64, ..AttentionStats::new(stats.mode, stats.reason) };
         if usable == 0 {
             stats.add(&AttentionStats { pairs: seen, ..part });
-            return self.exact(b, work, stats);
+            return self.exact(b, work, stats, watch);
         }
         // Verified rows are held to their bounds, others to predictions: of many rows before, of a few after they walked.
         let verified = self.verified().is_some();
@@ -366,6 +368,9 @@ impl<'a> Accelerated<'a> {
         let (mut times, mut cost) = (first, 0.0);
         let (done, failing) = loop {
             b.prepare(work);
+            if times == first {
+                b.expect(work);
+            }
             let rule = self.rule(times);
             let rule = if work.offsets.eased() { rule.eased() } else { rule };
             b.set_limits(work, &rule, usable, b.is_few(work));
@@ -396,12 +401,12 @@ impl<'a> Accelerated<'a> {
             if times >= LADDER || off > BEYOND {
                 b.cells.rest().note(cost);
                 stats.add(&AttentionStats { pairs: seen, ..part });
-                return self.exact(b, work, stats);
+                return self.exact(b, work, stats, watch);
             }
         };
         if failing * MOST_ALONE > queries {
             stats.add(&AttentionStats { pairs: seen, ..part });
-            return self.exact(b, work, stats);
+            return self.exact(b, work, stats, watch);
         }
         if let Some(certificate) = self.verified().filter(|_| failing > 0) {
             b.give_up_failing(work, certificate.tolerance);
@@ -433,7 +438,13 @@ impl<'a> Accelerated<'a> {
     }
 
     /// Rows that no cells can serve.
-    fn exact(&self, b: &RowBlock<'_>, work: &mut Work, stats: &mut AttentionStats) {
+    fn exact(&self, b: &RowBlock<'_>, work: &mut Work, stats: &mut AttentionStats, watch: &mut Option<Watch<'_>>) {
+        if let Some(watch) = watch {
+            for r in 0..b.queries() {
+                let seen = b.head.masking.visible(b.head.batch, b.begin + r % b.n);
+                (0..seen.end).filter(|&key| seen.contains(key)).for_each(|key| watch(r as u16, &[key as u32]));
+            }
+        }
         if b.is_few(work) {
             // The rows of all heads read keys and values once.
             let most = (MOST / b.n).max(1);

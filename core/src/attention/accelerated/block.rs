@@ -6,7 +6,7 @@ use super::APART;
 use super::all::tried;
 use super::apart::Apart;
 use super::bias::Lifted;
-use super::offset::{self, Offsets};
+use super::offset::Offsets;
 use super::proof::Evidence;
 use super::rule::Rule;
 use super::usable::{PARTS, Usable};
@@ -198,10 +198,12 @@ pub(crate) struct Work {
     /// Queries with keys of their own value, and which.
     pub(super) full: Buf<[u16; 2]>,
     pub(super) every: Buf<u16>,
-    /// Queries of a trial, and by their place there: sums before it and their weight, queries as they came, `[..][dim_k]`, exact outputs.
+    /// Queries of a trial, and by their place there: sums before it and their weight, by which power of two that is exceeded, queries
+    /// as they came, `[..][dim_k]`, exact outputs.
     pub(super) sample: Buf<u16>,
     pub(super) kept: Buf<f32>,
     pub(super) expected: Buf<f32>,
+    pub(super) surplus: Buf<f32>,
     pub(super) asked: Buf<f32>,
     pub(super) truth: Buf<f32>,
     /// Expected square errors, `[query][BLOCK]`.
@@ -242,7 +244,7 @@ impl Work {
             Buf::<f32>::plan(plan, n * BLOCK);
         }
         Buf::<f32>::plan(plan, s.opened() * BLOCK);
-        for len in [s.stride, 1, s.dim_k, s.stride] {
+        for len in [s.stride, 1, 1, s.dim_k, s.stride] {
             Buf::<f32>::plan(plan, s.samples * len);
         }
         Buf::<u16>::plan(plan, n);
@@ -259,7 +261,7 @@ impl Work {
         Buf::<u16>::plan(plan, n);
         Buf::<u16>::plan(plan, s.samples);
         Buf::<bool>::plan(plan, n);
-        Offsets::plan(plan, s.few, offset::each(group, dim_v));
+        Offsets::plan(plan, s.few, group, dim_v);
         for len in [(s.dim_k * BLOCK).max(s.dim_v), s.dim_k * BLOCK] {
             Buf::<f32>::plan(plan, len);
         }
@@ -318,12 +320,13 @@ impl Work {
             sample: m.room(s.samples),
             kept: m.filled(s.samples * s.stride, 0.0),
             expected: m.filled(s.samples, 0.0),
+            surplus: m.filled(s.samples, 0.0),
             asked: m.filled(s.samples * s.dim_k, 0.0),
             truth: m.filled(s.samples * s.stride, 0.0),
             doubt: m.filled(n * BLOCK, 0.0),
             settled: m.filled(n, 0),
             lost: m.filled(n, false),
-            offsets: Offsets::made(&mut m, s.few, offset::each(group, dim_v)),
+            offsets: Offsets::made(&mut m, s.few, group, dim_v),
             keys: m.room((s.dim_k * BLOCK).max(s.dim_v)),
             room: m.room(s.dim_k * BLOCK),
             usable: Usable::made(&mut m, s.segments),

@@ -7,6 +7,7 @@
 use super::all::stretch;
 use super::ladder::LADDER;
 use super::offset::{self, Offsets};
+use super::surplus;
 use crate::cells::SEGMENT;
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Objects, Plan};
@@ -176,14 +177,25 @@ impl Carried {
 
     /// Bytes of [`save`](Self::save) for so many heads.
     pub(crate) fn saved(heads: usize, group: usize, dim_v: usize) -> Option<usize> {
-        group.checked_mul(dim_v)?.checked_add(2)?.checked_mul(size_of::<u32>() * 2 * SLOTS)?.checked_mul(heads)
+        dim_v
+            .checked_add(1)?
+            .checked_mul(group)?
+            .checked_add(2)?
+            .checked_mul(size_of::<u32>() * 2 * SLOTS)?
+            .checked_mul(heads)
+    }
+
+    /// Which numbers of a slot mean anything, those of values of `dim_v` elements, and where [surpluses](surplus) begin among them.
+    fn elements(&self, dim_v: usize) -> (impl Iterator<Item = usize> + use<>, usize) {
+        let (each, row) = (self.each(), offset::row(dim_v));
+        let surpluses = each / (row + 1) * row;
+        ((0..each).filter(move |&at| at >= surpluses || at % row < dim_v), surpluses)
     }
 
     /// What to save: of every slot what counts, and what was noted since. Of each the keys that the last row of the trial saw (0:
-    /// nothing is there), what else was said, and offsets of `dim_v` elements as their bits.
+    /// nothing is there), what else was said, and numbers as their bits: offsets of `dim_v` elements and surpluses.
     pub(crate) fn save(&self, dim_v: usize, mut put: impl FnMut(u32)) {
-        let each = self.each();
-        let elements = || (0..each).filter(|&at| at % offset::each(1, dim_v) < dim_v);
+        let (each, elements) = (self.each(), || self.elements(dim_v).0);
         for (slot, noted) in self.noted.chunks_exact(each + 1).enumerate() {
             let (mark, says) = self.said[slot].unwrap_or_default();
             [mark, says].into_iter().for_each(&mut put);
@@ -198,26 +210,28 @@ impl Carried {
     /// Takes what was saved of a head of `len` tokens where nothing is carried yet; whether all of it can be.
     pub(crate) fn restore(&mut self, len: usize, dim_v: usize, mut next: impl FnMut() -> Option<u32>) -> bool {
         let each = self.each();
-        let elements = || (0..each).filter(|&at| at % offset::each(1, dim_v) < dim_v);
-        let most = [0, LADDER as u32 - 1, 1];
-        for (slot, noted) in self.noted.chunks_exact(each + 1).enumerate() {
+        for (slot, most) in [0, LADDER as u32 - 1, 1].into_iter().enumerate() {
             for counts in [true, false] {
                 let (Some(mark), Some(says)) = (next(), next()) else { return false };
-                if says > most[slot] || mark as usize / SEGMENT > len / SEGMENT {
+                if says > most || mark as usize / SEGMENT > len / SEGMENT {
                     return false;
                 }
-                for at in elements() {
-                    let Some(bits) = next().filter(|&bits| f32::from_bits(bits).is_finite()) else { return false };
+                let (elements, surpluses) = self.elements(dim_v);
+                for at in elements {
+                    let Some(x) = next().map(f32::from_bits) else { return false };
+                    if !(if at < surpluses { x.is_finite() } else { (0.0..=surplus::MOST).contains(&x) }) {
+                        return false;
+                    }
                     if counts {
-                        self.of[slot * each + at] = f32::from_bits(bits);
+                        self.of[slot * each + at] = x;
                     } else if mark > 0 {
-                        noted[at].note(mark, bits);
+                        self.noted[slot * (each + 1) + at].note(mark, x.to_bits());
                     }
                 }
                 if counts {
                     self.said[slot] = (mark > 0).then_some((mark, says));
                 } else if mark > 0 {
-                    noted[each].note(mark, says);
+                    self.noted[slot * (each + 1) + each].note(mark, says);
                 }
             }
         }
@@ -260,7 +274,7 @@ mod tests {
 
     const GROUP: usize = 2;
     const DIM: usize = 16;
-    const EACH: usize = GROUP * DIM;
+    const EACH: usize = GROUP * (DIM + 1);
 
     fn carried() -> Carried {
         Carried::new_in(&Memory::system(0).unwrap(), GROUP, DIM).unwrap()
@@ -269,14 +283,14 @@ mod tests {
     fn offsets() -> Offsets {
         let memory = Memory::system(0).unwrap();
         let mut m = Maker::new(&memory);
-        let offsets = Offsets::made(&mut m, true, EACH);
+        let offsets = Offsets::made(&mut m, true, GROUP, DIM);
         m.finish().unwrap();
         offsets
     }
 
     /// What is taken from outputs of ones of both heads.
     fn taken(offsets: &Offsets) -> Vec<f32> {
-        let mut rows = [1.0; EACH];
+        let mut rows = [1.0; GROUP * DIM];
         rows.chunks_mut(DIM).enumerate().for_each(|(h, row)| offsets.apply(h, DIM, 1.0, row));
         rows.iter().map(|x| 1.0 - x).collect()
     }
@@ -355,16 +369,16 @@ mod tests {
             carried.give_many(times, &mut to);
             taken(&to)
         };
-        assert_eq!(many(&carried, 0), [0.0; EACH]);
+        assert_eq!(many(&carried, 0), [0.0; GROUP * DIM]);
         let of = |x: f32| -> Vec<f32> { (0..EACH).map(|i| x * (1 + i) as f32 / 64.0).collect() };
         carried.note_many(600, 4, &of(1.0), &of(0.5));
         carried.grow();
         for (times, x) in [(0, 1.0), (1, 0.875), (2, 0.75), (4, 0.5), (9, 0.5)] {
-            assert_eq!(many(&carried, times), of(x), "{times}");
+            assert_eq!(many(&carried, times), of(x)[..GROUP * DIM], "{times}");
         }
         // A single rule.
         carried.note_many(900, 0, &of(0.25), &of(0.25));
         carried.grow();
-        assert_eq!([0, 3].map(|times| many(&carried, times)), [of(0.25), of(0.25)]);
+        assert_eq!([0, 3].map(|times| many(&carried, times)), [(); 2].map(|()| of(0.25)[..GROUP * DIM].to_vec()));
     }
 }

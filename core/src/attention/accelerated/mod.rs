@@ -27,7 +27,7 @@
 //! for. See `trial`. A call makes the trials of all its heads first and judges them by layer (`ladder`); a session, whose parts
 //! do not wait for each other, judges heads that share keys and values by themselves, and in auto mode by layer for the rows of its
 //! next appends, which go by what was found (`lead`). What rows of trials err by in common is carried on to these, too, and to single rows
-//! as in decoding (`carried`).
+//! as in decoding, with what rows of a head weigh more than means let expect (`carried`, `surplus`).
 //!
 //! A few rows, as in decoding, go down by themselves and not in lists (`few_rows` of the kernels), and what is looked at by
 //! coordinates weighs what these say: of an opened cell only the keys that stand out are scored exactly. Their error is predicted after they have walked, and they walk again; in auto mode a head
@@ -50,6 +50,7 @@ mod lean;
 mod offset;
 mod proof;
 mod rule;
+mod surplus;
 mod trial;
 mod usable;
 mod walk;

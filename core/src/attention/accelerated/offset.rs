@@ -15,9 +15,10 @@ use core::ops::Range;
 
 /// Offsets by rule and head, and which rule's are taken from outputs.
 pub(super) struct Offsets {
-    /// `[LADDER][group][stride]`, and once more for [a few rows](FEW); of these only the first.
+    /// `[LADDER][each]`, and once more for [a few rows](FEW); of these only the first. See [`each`].
     of: Buf<f32>,
     each: usize,
+    group: usize,
     rule: Option<usize>,
     /// Whether a few rows take eased thresholds for it.
     eased: bool,
@@ -34,19 +35,25 @@ fn rules(few: bool) -> usize {
     if few { 1 } else { FEW + 1 }
 }
 
-/// Numbers of the offsets of one rule: a row for each head of a group.
+/// Numbers of the offset of a head.
+pub(super) fn row(dim_v: usize) -> usize {
+    dim_v.next_multiple_of(BLOCK)
+}
+
+/// Numbers of one rule: a row for each head of a group, and then what their rows [weigh more](super::surplus), `[group]`.
 pub(super) fn each(group: usize, dim_v: usize) -> usize {
-    group * dim_v.next_multiple_of(BLOCK)
+    group * (row(dim_v) + 1)
 }
 
 impl Offsets {
     /// For a few rows, which try nothing, or many.
-    pub(super) fn plan(plan: &mut Plan, few: bool, each: usize) {
-        Buf::<f32>::plan(plan, rules(few) * each);
+    pub(super) fn plan(plan: &mut Plan, few: bool, group: usize, dim_v: usize) {
+        Buf::<f32>::plan(plan, rules(few) * each(group, dim_v));
     }
 
-    pub(super) fn made(m: &mut Maker<'_>, few: bool, each: usize) -> Self {
-        Offsets { of: m.filled(rules(few) * each, 0.0), each, rule: None, eased: false }
+    pub(super) fn made(m: &mut Maker<'_>, few: bool, group: usize, dim_v: usize) -> Self {
+        let each = each(group, dim_v);
+        Offsets { of: m.filled(rules(few) * each, 0.0), each, group, rule: None, eased: false }
     }
 
     /// None that were found before.
@@ -106,6 +113,20 @@ impl Offsets {
 
     pub(super) fn eased(&self) -> bool {
         self.eased
+    }
+
+    /// The rule whose offsets are taken.
+    pub(super) fn rule(&self) -> Option<usize> {
+        self.rule
+    }
+
+    /// As a power of two, what rows of head `h` weigh more than expected, of a rule or of [a few rows](FEW).
+    pub(super) fn surplus(&self, times: usize, h: usize) -> f32 {
+        self.of[(times + 1) * self.each - self.group + h]
+    }
+
+    pub(super) fn set_surplus(&mut self, times: usize, h: usize, surplus: f32) {
+        self.of[(times + 1) * self.each - self.group + h] = surplus;
     }
 
     /// Moves an output row of head `h` of the group, whose weights are estimated to such a share.
@@ -345,9 +366,9 @@ mod tests {
     fn offsets_move_rows_by_their_share() {
         let memory = Memory::system(0).unwrap();
         let mut m = Maker::new(&memory);
-        let mut offsets = Offsets::made(&mut m, false, each(GROUP, DIM));
+        let mut offsets = Offsets::made(&mut m, false, GROUP, DIM);
         m.finish().unwrap();
-        let stride = each(1, DIM);
+        let stride = row(DIM);
         let rules = [(2, 1.0), (4, 3.0)];
         for (times, x) in rules {
             offsets.of[times * offsets.each + stride..][..DIM].fill(x);
@@ -365,9 +386,12 @@ mod tests {
             assert_eq!(moved(&offsets, 1, 0.5), [10.0 - by; DIM]);
             assert_eq!((moved(&offsets, 0, 0.5), moved(&offsets, 1, 0.0)), (row, row));
         }
-        let kept = std::vec![2.0; offsets.each];
+        assert_eq!([0, 1].map(|h| offsets.surplus(0, h)), [0.0; 2]);
+        let mut kept = std::vec![2.0; offsets.each];
+        kept[GROUP * stride..].copy_from_slice(&[0.5, 1.5]);
         offsets.take_kept(&kept);
         assert_eq!(moved(&offsets, 0, 0.5), [9.0; DIM]);
+        assert_eq!([0, 1].map(|h| offsets.surplus(0, h)), [0.5, 1.5]);
         offsets.take(None);
         assert_eq!(moved(&offsets, 0, 0.5), row);
     }

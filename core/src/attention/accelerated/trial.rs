@@ -79,15 +79,17 @@ impl RowBlock<'_> {
         }
     }
 
-    /// Output of the row at `at` in the sample: row `r` of the dense work memory, with what is dense anyway.
+    /// Output of the row at `at` in the sample, and what it weighs: row `r` of the dense work memory, with what is dense anyway.
     pub(super) fn set_truth(&self, work: &mut Work, head: &Head<'_>, at: usize, r: usize) {
         let stride = work.sizes.stride;
-        let Work { sample, dense, reference, dense_sum, truth, kept, .. } = work;
+        let Work { sample, dense, reference, dense_sum, truth, kept, expected, surplus, .. } = work;
         let (max, sum, values) = dense.partial(head, r);
         let i = sample[at] as usize;
         let top = reference[i].max(max);
         let (anyway, cells) = (exp2(reference[i] - top), exp2(max - top));
-        let unit = 1.0 / (dense_sum[i] * anyway + sum * cells);
+        let all = dense_sum[i] * anyway + sum * cells;
+        surplus[at] = libm::log2f(all) - libm::log2f(expected[at]) + (top - reference[i]);
+        let unit = 1.0 / all;
         let truth = &mut truth[at * stride..][..values.len()];
         for ((to, &x), &y) in truth.iter_mut().zip(values).zip(&kept[at * stride..]) {
             *to = (x * cells + y * anyway) * unit;
