@@ -92,12 +92,11 @@ impl Run {
         Ok(())
     }
 
-    /// Attends the last token once more.
+    /// Attends the last token once more, to the same result.
     fn attend_watched(&mut self, layer: &Layer, at: usize, watch: Watch<'_>) -> Outcome<()> {
         let (d, q) = (layer.dim, queries(layer, at));
         let q = Tensor::new(&q, [1, layer.heads_q, 1, d])?;
-        let mut out = vec![0.0; layer.heads_q * d];
-        let out = TensorMut::new(&mut out, [1, layer.heads_q, 1, d])?;
+        let out = TensorMut::new(&mut self.out, [1, layer.heads_q, 1, d])?;
         // SAFETY: the handle is gone at the end of the call.
         let memory = unsafe { self.work.lend()? };
         self.session.attend_watched(q, None, &out, &memory, watch)?;
@@ -140,14 +139,16 @@ struct Heavy {
 }
 
 impl Heavy {
-    /// Looks at the step of the last token of a session, which it is attended with once more.
-    fn look(&mut self, layer: &Layer, at: usize, run: &mut Run) -> Outcome<()> {
+    /// Looks at the step of the last token, after which both attended it.
+    fn look(&mut self, layer: &Layer, at: usize, [exact, run]: &mut [Run; 2]) -> Outcome<()> {
         let (d, scale) = (layer.dim, 1.0 / (layer.dim as f64).sqrt());
         let mut scored = vec![vec![false; at + 1]; layer.heads_q];
         run.attend_watched(layer, at, &mut |head, _, ids| {
             ids.iter().for_each(|&id| scored[head][id as usize] = true);
         })?;
         for (head, scored) in scored.iter().enumerate() {
+            // The bits of exact attention: this head was attended exactly.
+            let whole = exact.out[head * d..][..d] == run.out[head * d..][..d];
             let q = &layer.q[(head * layer.rows + at) * d..][..d];
             let dot = |k: &[f32]| q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
             let logits: Vec<f64> = layer.keys(head).chunks(d).take(at + 1).map(|k| dot(k) * scale).collect();
@@ -157,7 +158,7 @@ impl Heavy {
             for (x, scored) in logits.iter().zip(scored).take((at + 1) / SEGMENT * SEGMENT) {
                 let heavy = (x - top).exp() >= least;
                 self.all += usize::from(heavy);
-                self.lost += usize::from(heavy && !scored);
+                self.lost += usize::from(heavy && !scored && !whole);
             }
         }
         Ok(())
@@ -198,7 +199,7 @@ fn main() -> Outcome<()> {
                 run.step(&layer, at)?;
             }
             if cli.missed && (at - begin).is_multiple_of(LOOK) {
-                heavy.look(&layer, at, &mut runs[1])?;
+                heavy.look(&layer, at, &mut runs)?;
             }
             let [exact, fast] = &runs;
             let sum = |f: &dyn Fn(f64, f64) -> f64| -> f64 {

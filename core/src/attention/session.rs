@@ -363,7 +363,8 @@ impl Session {
         self.attend_part(q, mask, out, lse, work, [ith, nth], &mut None)
     }
 
-    /// All of [`Session::attend`], with a look at what cells do not stand for: for studies. In exact and top-k mode nobody looks.
+    /// All of [`Session::attend`], with a look at the keys that are scored one by one though they are in cells: for studies. Nobody
+    /// looks where heads are attended exactly.
     ///
     /// # Errors
     /// As [`Session::attend`].

@@ -359,7 +359,7 @@ impl<'a> Accelerated<'a> {
         let part = AttentionStats { rows: queries as u64, ..AttentionStats::new(stats.mode, stats.reason) };
         if usable == 0 {
             stats.add(&AttentionStats { pairs: seen, ..part });
-            return self.exact(b, work, stats, watch);
+            return self.exact(b, work, stats);
         }
         // Verified rows are held to their bounds, others to predictions: of many rows before, of a few after they walked.
         let verified = self.verified().is_some();
@@ -401,12 +401,12 @@ impl<'a> Accelerated<'a> {
             if times >= LADDER || off > BEYOND {
                 b.cells.rest().note(cost);
                 stats.add(&AttentionStats { pairs: seen, ..part });
-                return self.exact(b, work, stats, watch);
+                return self.exact(b, work, stats);
             }
         };
         if failing * MOST_ALONE > queries {
             stats.add(&AttentionStats { pairs: seen, ..part });
-            return self.exact(b, work, stats, watch);
+            return self.exact(b, work, stats);
         }
         if let Some(certificate) = self.verified().filter(|_| failing > 0) {
             b.give_up_failing(work, certificate.tolerance);
@@ -438,13 +438,7 @@ impl<'a> Accelerated<'a> {
     }
 
     /// Rows that no cells can serve.
-    fn exact(&self, b: &RowBlock<'_>, work: &mut Work, stats: &mut AttentionStats, watch: &mut Option<Watch<'_>>) {
-        if let Some(watch) = watch {
-            for r in 0..b.queries() {
-                let seen = b.head.masking.visible(b.head.batch, b.begin + r % b.n);
-                (0..seen.end).filter(|&key| seen.contains(key)).for_each(|key| watch(r as u16, &[key as u32]));
-            }
-        }
+    fn exact(&self, b: &RowBlock<'_>, work: &mut Work, stats: &mut AttentionStats) {
         if b.is_few(work) {
             // The rows of all heads read keys and values once.
             let most = (MOST / b.n).max(1);
