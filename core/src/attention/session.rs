@@ -363,8 +363,9 @@ impl Session {
         self.attend_part(q, mask, out, lse, work, [ith, nth], &mut None)
     }
 
-    /// All of [`Session::attend`], with a look at the keys that are scored one by one though they are in cells: for studies. Nobody
-    /// looks where heads are attended exactly.
+    /// All of [`Session::attend`] in one part, to the same bits, with a look at the keys that are scored one by one though they are in
+    /// cells, by query head, row and token: for studies. Shapes, mask and `work` as there, allocating nothing. In exact and top-k mode, and for
+    /// heads that are attended exactly, `watch` is not called.
     ///
     /// # Errors
     /// As [`Session::attend`].
@@ -379,6 +380,7 @@ impl Session {
         self.attend_part(q, mask, out, None, work, [0, 1], &mut Some(watch))
     }
 
+    /// Part `ith` of `nth`, with or without a look.
     fn attend_part(
         &self,
         q: Tensor<'_>,
