@@ -73,11 +73,19 @@ impl MeanKeys {
 
     /// Of the nodes of root block `at`, `[dim_k][BLOCK]`.
     pub(super) fn of_root(&self, at: usize) -> Stored<'_> {
-        let nodes = match &self.nodes {
+        self.stored().part(at * self.dim * BLOCK, self.dim * BLOCK)
+    }
+
+    /// Of the first `n` root blocks.
+    pub(super) fn of_roots(&self, n: usize) -> Stored<'_> {
+        self.stored().part(0, n * self.dim * BLOCK)
+    }
+
+    fn stored(&self) -> Stored<'_> {
+        match &self.nodes {
             Numbers::F32(x) => Stored::F32(x),
             Numbers::F16(x) => Stored::F16(x),
-        };
-        nodes.part(at * self.dim * BLOCK, self.dim * BLOCK)
+        }
     }
 
     /// Of all cells, where they are kept.

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
 use crate::simd::Isa;
 pub(crate) use crate::simd::block::{BLOCK, Beyond, Matrix};
-use crate::simd::block::{Means, Stored, Tree, Values};
+use crate::simd::block::{Means, Roots, Stored, Tree, Values};
 pub(crate) use alike::Alike;
 use beyond::Bounds;
 use build::Bench;
@@ -412,21 +412,28 @@ impl Cells {
         self.block(&self.nodes, at)
     }
 
+    /// The first so many blocks of a level.
+    fn means_of<'a>(&'a self, level: &'a Level, blocks: usize) -> Means<'a> {
+        let (data, n) = (level.values.blocks(0, blocks, self.stride), blocks * BLOCK);
+        Means {
+            values: Values { data, stride: self.stride, cols: self.dim_v },
+            spread: &level.spread[..n],
+            reach: &level.reach[..n],
+            value_spread: &level.value_spread[..n],
+        }
+    }
+
+    /// All nodes, for a few rows that see these of each root block.
+    pub(crate) fn roots<'a>(&'a self, present: &'a [u16]) -> Roots<'a> {
+        let n = self.segments.div_ceil(ROOT);
+        Roots { keys: self.means.of_roots(n), means: self.means_of(&self.nodes, n), present: &present[..n] }
+    }
+
     /// What lies below all nodes, for a few rows.
     pub(crate) fn tree(&self) -> Tree<'_> {
         let nodes = self.segments * NODES;
-        let n = nodes * BLOCK;
         Tree {
-            cells: Means {
-                values: Values {
-                    data: self.leaves.values.blocks(0, nodes, self.stride),
-                    stride: self.stride,
-                    cols: self.dim_v,
-                },
-                spread: &self.leaves.spread[..n],
-                reach: &self.leaves.reach[..n],
-                value_spread: &self.leaves.value_spread[..n],
-            },
+            cells: self.means_of(&self.leaves, nodes),
             of_cells: self.coords.of_cells(nodes),
             of_keys: self.coords.of_keys(nodes),
             ids: self.ids(),

@@ -182,7 +182,8 @@ fn room(memory: &Memory, cap: usize, size: usize) -> Result<NonNull<u8>> {
 }
 
 /// Makes the arrays of an object: after a refusal the rest stay empty, and [`finish`](Maker::finish) says so. One check for
-/// all, instead of one with its own way back after each.
+/// all, instead of one with its own way back after each, and calls instead of copies: work memory is made anew by every call, and
+/// between the steps of a model nothing of the code stays in caches.
 pub(crate) struct Maker<'a> {
     memory: &'a Memory,
     result: Result<()>,
@@ -194,6 +195,7 @@ impl<'a> Maker<'a> {
     }
 
     /// As [`Buf::with_capacity`].
+    #[inline(never)]
     pub(crate) fn room<T: Copy>(&mut self, cap: usize) -> Buf<T> {
         let mut b = Buf::new(self.memory);
         if self.result.is_ok() {
@@ -203,6 +205,7 @@ impl<'a> Maker<'a> {
     }
 
     /// As [`Buf::filled`].
+    #[inline(never)]
     pub(crate) fn filled<T: Copy>(&mut self, n: usize, value: T) -> Buf<T> {
         let mut b = self.room(n);
         if self.result.is_ok() {

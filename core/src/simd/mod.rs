@@ -93,6 +93,19 @@ fn run_neon<T: Task>(task: T) -> T::Out {
     task.run(unsafe { aarch64::neon::Neon::new() })
 }
 
+/// Where there are vectors, out of the way of callers, who hardly ever come here.
+#[cfg_attr(any(target_arch = "x86_64", all(target_arch = "aarch64", target_feature = "neon")), inline(never))]
+#[cfg_attr(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_feature = "neon"))), inline)]
+fn run_scalar<T: Task>(task: T) -> T::Out {
+    task.run(scalar::Scalar)
+}
+
+/// A task as a part of another: where a number is a vector, a call of what others call, to keep the code small.
+#[inline(always)]
+pub(crate) fn part<S: Simd, T: Task>(s: S, task: T) -> T::Out {
+    if S::LANES == 1 { Isa::Scalar.run(task) } else { task.run(s) }
+}
+
 /// Whether rows are taken one by one, to keep the code small: what a row gets is the same.
 const fn one_by_one<S: Simd>() -> bool {
     !PANELS && S::LANES == 1
@@ -195,7 +208,7 @@ impl Isa {
             Isa::Avx2 => unsafe { run_avx2(task) },
             #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
             Isa::Neon => run_neon(task),
-            _ => task.run(scalar::Scalar),
+            _ => run_scalar(task),
         }
     }
 

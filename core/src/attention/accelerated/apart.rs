@@ -1,16 +1,17 @@
 //! A few rows, as in decoding: by themselves and not in lists.
 
 use super::block::{DEVIATION, RowBlock, Sizes, Work};
-use super::walk::{Done, Shared, Watch, children, doubts};
+use super::walk::{Done, Shared, Watch};
 use crate::cells::{BLOCK, Matrix, ROOT};
 use crate::mem::{Buf, Maker, Plan};
-use crate::simd::block::{AddValues, Choose, Count, Fetch, FewRows, ON_THE_WAY, Room, Slot, Sums, Thresholds, UNIT};
-
-/// Root blocks whose values are asked for ahead: they come in order, but memory would see that too late.
-const AHEAD: usize = 3;
+use crate::simd::block::{
+    AddRoots, ChooseRoots, Count, FewRows, ON_THE_WAY, Room, ScoreRoots, Slot, Sums, Thresholds, UNIT,
+};
 
 /// What is on its way in a descent of few rows; nothing for many.
 pub(super) struct Apart {
+    /// By root block: nodes that rows see.
+    present: Buf<u16>,
     /// By root block and query, [`Room`].
     open: Buf<u16>,
     sure: Buf<u16>,
@@ -21,13 +22,15 @@ pub(super) struct Apart {
 }
 
 impl Apart {
-    /// Nodes listed, and rows that are below nodes.
-    fn sizes(s: &Sizes) -> [usize; 2] {
-        [s.segments.div_ceil(ROOT) * s.apart(), ON_THE_WAY * UNIT * s.apart()]
+    /// Root blocks, nodes listed, and rows that are below nodes.
+    fn sizes(s: &Sizes) -> [usize; 3] {
+        let roots = if s.apart() > 0 { s.segments.div_ceil(ROOT) } else { 0 };
+        [roots, roots * s.apart(), ON_THE_WAY * UNIT * s.apart()]
     }
 
     pub(super) fn plan(plan: &mut Plan, s: &Sizes) {
-        let [listed, slots] = Apart::sizes(s);
+        let [roots, listed, slots] = Apart::sizes(s);
+        Buf::<u16>::plan(plan, roots);
         Buf::<u16>::plan(plan, listed);
         Buf::<u16>::plan(plan, listed);
         Buf::<f32>::plan(plan, listed * BLOCK);
@@ -37,8 +40,9 @@ impl Apart {
     }
 
     pub(super) fn made(m: &mut Maker<'_>, s: &Sizes) -> Self {
-        let [listed, slots] = Apart::sizes(s);
+        let [roots, listed, slots] = Apart::sizes(s);
         Apart {
+            present: m.filled(roots, 0),
             open: m.filled(listed, 0),
             sure: m.filled(listed, 0),
             weights: m.filled(listed * BLOCK, 0.0),
@@ -58,18 +62,9 @@ impl RowBlock<'_> {
     /// All root blocks, for all rows: estimates of the nodes and which of them rows have to look into, what lies below these, and
     /// what the other nodes weigh in with.
     pub(super) fn few_rows(&self, work: &mut Work, doubtful: bool, watch: &mut Option<Watch<'_>>) -> Done {
-        let roots = self.cells.segments().div_ceil(ROOT);
-        (0..roots).for_each(|at| self.list_nodes(work, at));
+        self.list_nodes(work);
         let count = self.go_down(work, doubtful, watch);
-        for at in roots.saturating_sub(AHEAD)..roots {
-            self.isa.run(Fetch::values(self.cells.root(at).values));
-        }
-        for at in (0..roots).rev() {
-            if at >= AHEAD {
-                self.isa.run(Fetch::values(self.cells.root(at - AHEAD).values));
-            }
-            self.add_nodes(work, at, doubtful);
-        }
+        self.add_nodes(work, doubtful);
         Done {
             nodes: count.nodes as u64,
             sifted: count.sifted as u64,
@@ -79,37 +74,66 @@ impl RowBlock<'_> {
         }
     }
 
-    /// The nodes of root block `at`: as [`choose`](RowBlock::choose), kept for all root blocks.
-    fn list_nodes(&self, work: &mut Work, at: usize) {
-        let (n, step) = (self.queries(), work.sizes.queries * BLOCK);
-        let bits = work.usable.present(at);
-        let Work { roots, every, reference, needle, shares, mass, sigma, apart, .. } = work;
-        let (open, sure) = (&mut apart.open[at * n..][..n], &mut apart.sure[at * n..][..n]);
-        let weights = &mut apart.weights[at * n * BLOCK..][..n * BLOCK];
-        if bits == 0 {
-            open.fill(0);
-            weights.fill(0.0);
-            return;
-        }
-        let present = core::array::from_fn(|lane| f32::from(bits >> lane & 1));
-        let children = children(&self.cells.root(at), 1, &present, bits);
+    /// Scores of the nodes, and running maxima and sums of their estimates, as [`total`](RowBlock::total).
+    pub(super) fn score_nodes(&self, work: &mut Work) {
+        let Work {
+            sizes,
+            q,
+            roots,
+            scores: [_, max, sum],
+            every,
+            reference,
+            needle,
+            shares,
+            mass,
+            sigma,
+            usable,
+            apart,
+            ..
+        } = work;
+        apart.present.iter_mut().enumerate().for_each(|(at, bits)| *bits = usable.present(at));
         let shared = Shared { reference, needle, stand_out: shares.stand_out };
-        let limits = self.limits(&shared, 1, &mass[1], &sigma[1]);
-        let centers = &roots[at * step..][..n * BLOCK];
-        self.isa.run(Choose { centers, rows: &every[..n], children, limits, weights, open, sure });
+        self.isa.run(ScoreRoots {
+            roots: self.cells.roots(&apart.present),
+            q: Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k },
+            rows: &every[..self.queries()],
+            limits: self.limits(&shared, 1, &mass[1], &sigma[1]),
+            scores: roots,
+            step: sizes.queries * BLOCK,
+            max,
+            sum,
+        });
     }
 
-    /// The nodes of root block `at` that still weigh in by themselves, into the sums.
-    fn add_nodes(&self, work: &mut Work, at: usize, doubtful: bool) {
-        let n = self.queries();
+    /// Which nodes rows have to look into, and what all of them are estimated to weigh.
+    fn list_nodes(&self, work: &mut Work) {
+        let Work { sizes, roots, every, reference, needle, shares, mass, sigma, apart, .. } = work;
+        let shared = Shared { reference, needle, stand_out: shares.stand_out };
+        self.isa.run(ChooseRoots {
+            roots: self.cells.roots(&apart.present),
+            rows: &every[..self.queries()],
+            limits: self.limits(&shared, 1, &mass[1], &sigma[1]),
+            scores: roots,
+            step: sizes.queries * BLOCK,
+            weights: &mut apart.weights,
+            open: &mut apart.open,
+            sure: &mut apart.sure,
+        });
+    }
+
+    /// The nodes that still weigh in by themselves, into the sums.
+    fn add_nodes(&self, work: &mut Work, doubtful: bool) {
         let Work { every, sigma, estimated, doubt, lean, sums, apart, .. } = work;
-        let (block, rows) = (self.cells.root(at), &every[..n]);
-        let p = &apart.weights[at * n * BLOCK..][..n * BLOCK];
-        if doubtful {
-            self.isa.run(doubts(&block, 1, p, rows, &sigma[1], doubt));
-        }
-        let (total, lean) = (Some(&mut **estimated), Some((block.spread, &mut *lean[1])));
-        self.isa.run(AddValues { p, values: block.values, rows, out: sums, total, lean });
+        self.isa.run(AddRoots {
+            roots: self.cells.roots(&apart.present),
+            rows: &every[..self.queries()],
+            weights: &apart.weights,
+            total: estimated,
+            lean: &mut lean[1],
+            out: sums,
+            sigma: &sigma[1],
+            doubt: doubtful.then_some(&mut **doubt),
+        });
     }
 
     /// What lies below the nodes that rows list.

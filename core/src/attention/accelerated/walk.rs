@@ -32,9 +32,6 @@ pub(super) struct Done {
     pub(super) lost: u64,
 }
 
-/// Root blocks whose mean keys are asked for ahead of a few rows, which are done before memory sees that they come in order.
-const ROOTS_AHEAD: usize = 3;
-
 /// Cells err together more often than a prediction that takes them one by one allows for: by so much on trained heads.
 const TOGETHER: f64 = 2.0;
 /// The same where values do not lean.
@@ -71,11 +68,10 @@ impl RowBlock<'_> {
         let (n, lifted, step) = (self.queries(), work.is_lifted(), work.sizes.queries * BLOCK);
         work.scores[1][..n * BLOCK].fill(LOWEST);
         work.scores[2][..n * BLOCK].fill(0.0);
-        let roots = self.cells.segments().div_ceil(ROOT);
-        for at in 0..roots {
-            if self.is_few(work) && at + ROOTS_AHEAD < roots {
-                self.isa.run(Fetch::stored(self.cells.root_keys(at + ROOTS_AHEAD)));
-            }
+        if self.goes_apart(work) {
+            return self.score_nodes(work);
+        }
+        for at in 0..self.cells.segments().div_ceil(ROOT) {
             if work.usable.present(at) == 0 {
                 continue;
             }

@@ -7,6 +7,7 @@ use crate::simd::vector::Simd;
 
 /// What is known of every query of a block, in powers of two: logits are `score * scale * log2(e)`, which the queries
 /// carry already.
+#[derive(Clone, Copy)]
 pub(crate) struct Limits<'a> {
     /// Weights are relative to this logit.
     pub(crate) reference: &'a [f32],

@@ -4,7 +4,7 @@
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 //!
 //! `scores` products; `total` sums of weights; `choose` estimates and what is opened for them; `by_child` who opens a child;
-//! `sift` and `sift_keys` a second look along the coordinates of `coords`; `weigh` exact weights; `opened` all of it for the opened cells of a node; `thresholds` what rows open, and how that rises; `few_rows` all of it for a few rows; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums, `byte_values` of values in bytes; `gather` bringing rows together.
+//! `sift` and `sift_keys` a second look along the coordinates of `coords`; `weigh` exact weights; `opened` all of it for the opened cells of a node; `thresholds` what rows open, and how that rises; `few_rows` all of it for a few rows, `roots` what comes before and after; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums, `byte_values` of values in bytes; `gather` bringing rows together.
 
 mod biased;
 #[cfg(all(test, feature = "full"))]
@@ -23,6 +23,9 @@ mod gather;
 mod opened;
 #[cfg(all(test, feature = "full"))]
 mod opened_tests;
+mod roots;
+#[cfg(all(test, feature = "full"))]
+mod roots_tests;
 mod scores;
 mod sift;
 mod sift_keys;
@@ -47,6 +50,7 @@ pub(crate) use coords::{Along, Bytes, Coded, Encode, Many, RoundQuery, words};
 pub(crate) use few_rows::{Count, FewRows, Means, ON_THE_WAY, Room, Slot, Sums, TOGETHER as UNIT, Tree};
 pub(crate) use gather::{Fetch, FetchSome, Gather, Gram, Less, Prefetch, ScoresAt, SumRows, Transpose};
 pub(crate) use opened::Opened;
+pub(crate) use roots::{AddRoots, ChooseRoots, Roots, ScoreRoots};
 pub(crate) use scores::{Forms, Scores};
 pub(crate) use sift::Sift;
 pub(crate) use sift_keys::{Listing, SiftKeys};

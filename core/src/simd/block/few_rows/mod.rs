@@ -53,7 +53,7 @@ pub(crate) struct Means<'a> {
 impl<'a> Means<'a> {
     /// Those of one block.
     #[inline(always)]
-    fn block(&self, at: usize) -> Means<'a> {
+    pub(super) fn block(&self, at: usize) -> Means<'a> {
         let of = |x: &'a [f32]| &x[at * BLOCK..][..BLOCK];
         Means {
             values: self.values.block(at),

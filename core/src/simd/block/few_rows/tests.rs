@@ -3,7 +3,7 @@
 use super::super::coords::words;
 use super::super::tests::{cap, close, first, isas, noise};
 use super::super::{
-    AddValues, Along, Children, Choose, Doubt, Elements, Encode, Limits, RoundQuery, Shares, Thresholds,
+    AddRoots, Along, ChooseRoots, Elements, Encode, Limits, Roots, RoundQuery, Shares, Stored, Thresholds,
 };
 use super::*;
 use crate::math::hash;
@@ -368,27 +368,26 @@ impl Case {
         let mut needle: Vec<f32> = along.iter().map(|a| a.needle).collect();
         let (mut mass, mut fine, mut coarse) = (self.mass.clone(), self.fine.clone(), self.coarse.clone());
         let [lean_of_cells, lean_of_nodes] = &mut lean;
-        for (root, &bits) in self.present.iter().enumerate() {
-            let n = self.queries;
-            let means = self.of_nodes.means(self.cols).block(root);
-            let present = &core::array::from_fn(|lane| f32::from(bits >> lane & 1));
-            isa.run(Choose {
-                centers: &self.centers[root * (n + 1) * BLOCK..],
-                rows: &rows,
-                children: Children { spread: means.spread, reach: means.reach, present, bits, log2_count: 8.0 },
-                limits: Limits {
-                    reference: &self.reference,
-                    needle: &needle,
-                    mass: &mass[1],
-                    sigma: &self.sigma[1],
-                    stand_out: self.shares.stand_out[1],
-                    softcap: self.softcap,
-                },
-                weights: &mut nodes[root * n * BLOCK..][..n * BLOCK],
-                open: &mut open[root * n..][..n],
-                sure: &mut sure[root * n..][..n],
-            });
-        }
+        let keys_of_nodes = vec![0.0; ROOTS * self.dim * BLOCK];
+        let roots =
+            Roots { keys: Stored::F32(&keys_of_nodes), means: self.of_nodes.means(self.cols), present: &self.present };
+        isa.run(ChooseRoots {
+            roots,
+            rows: &rows,
+            limits: Limits {
+                reference: &self.reference,
+                needle: &needle,
+                mass: &mass[1],
+                sigma: &self.sigma[1],
+                stand_out: self.shares.stand_out[1],
+                softcap: self.softcap,
+            },
+            scores: &self.centers,
+            step: (self.queries + 1) * BLOCK,
+            weights: &mut nodes,
+            open: &mut open,
+            sure: &mut sure,
+        });
         let [cells, of_nodes] = &mut mass;
         let count = isa.run(FewRows {
             tree: Tree {
@@ -441,21 +440,16 @@ impl Case {
             seen: Some(&mut seen),
         });
         assert!(lost.iter().all(|lost| !lost));
-        for root in (0..ROOTS).rev() {
-            let p = &nodes[root * self.queries * BLOCK..][..self.queries * BLOCK];
-            let Means { values, spread, value_spread, .. } = self.of_nodes.means(self.cols).block(root);
-            isa.run(Doubt {
-                p,
-                rows: &rows,
-                spread,
-                value_spread,
-                sigma: &self.sigma[1],
-                count: 256.0,
-                out: &mut doubt,
-            });
-            let (total, lean) = (Some(&mut estimated[..]), Some((spread, &mut lean_of_nodes[..])));
-            isa.run(AddValues { p, values, rows: &rows, out: &mut out, total, lean });
-        }
+        isa.run(AddRoots {
+            roots,
+            rows: &rows,
+            weights: &nodes,
+            total: &mut estimated,
+            lean: lean_of_nodes,
+            out: &mut out,
+            sigma: &self.sigma[1],
+            doubt: Some(&mut doubt),
+        });
         let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
         let [exact, estimated, light, doubt, out, nodes] =
             [&exact, &estimated, &light, &doubt, &out, &nodes].map(|x| wide(x));
