@@ -16,6 +16,9 @@ use crate::mem::{Buf, Memory, Objects, Plan};
 /// nearly as much from the error as new ones.
 const TOKENS: usize = 8192;
 
+/// Of these, the part within which [surpluses](surplus) fade: rows that weigh less by then than they are told lose keys.
+const FADING: usize = 4;
+
 /// The bits that came with the highest mark, which is not 0; the largest of those that came with the same.
 #[cfg(target_has_atomic = "64")]
 #[derive(Debug, Default)]
@@ -254,9 +257,11 @@ impl Carried {
     /// Those of a few rows, if they were noted lately, for so many keys.
     pub(super) fn give_few(&self, keys: usize, to: &mut Offsets) {
         let said = self.said[Slot::Few as usize];
-        if let Some((_, eased)) = said.filter(|&(mark, _)| keys <= mark as usize + speaks(mark)) {
+        if let Some((mark, eased)) = said.filter(|&(mark, _)| keys <= mark as usize + speaks(mark)) {
             to.take_kept(self.slot(Slot::Few));
             to.ease(eased != 0);
+            let age = keys.saturating_sub(mark as usize) as f32;
+            to.fade((1.0 - age / (speaks(mark) / FADING) as f32).max(0.0));
         }
     }
 }
@@ -320,6 +325,27 @@ mod tests {
         carried.grow();
         assert_eq!(few(&carried, 65_536 + 4 * TOKENS), Some((0.5, false)), "against many keys for longer");
         assert_eq!(few(&carried, 65_537 + 4 * TOKENS), None);
+    }
+
+    #[test]
+    fn surpluses_fade_while_offsets_stay() {
+        let mut carried = carried();
+        carried.note_few(65_536, true, &[0.5; EACH]);
+        carried.grow();
+        for (age, want) in
+            [(0, 0.5), (1, 0.5), (TOKENS / 4, 0.375), (TOKENS, 0.0), (2 * TOKENS, 0.0), (4 * TOKENS, 0.0)]
+        {
+            let mut to = offsets();
+            carried.give_few(65_536 + age, &mut to);
+            for h in 0..GROUP {
+                assert!((to.surplus(0, h) - want).abs() < 1e-4, "{} after {age}, not {want}", to.surplus(0, h));
+            }
+            assert_eq!(taken(&to), [0.5; GROUP * DIM]);
+        }
+        // Nor does it grow where tokens were taken back.
+        let mut to = offsets();
+        carried.give_few(65_000, &mut to);
+        assert_eq!(to.surplus(0, 0), 0.5);
     }
 
     #[test]

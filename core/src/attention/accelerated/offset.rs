@@ -129,6 +129,14 @@ impl Offsets {
         self.of[(times + 1) * self.each - self.group + h] = surplus;
     }
 
+    /// Leaves such a share of what rows weigh more than expected, of the rule that is taken.
+    pub(super) fn fade(&mut self, share: f32) {
+        if let Some(times) = self.rule {
+            let end = (times + 1) * self.each;
+            self.of[end - self.group..end].iter_mut().for_each(|x| *x *= share);
+        }
+    }
+
     /// Moves an output row of head `h` of the group, whose weights are estimated to such a share.
     pub(super) fn apply(&self, h: usize, stride: usize, share: f32, row: &mut [f32]) {
         if let Some(times) = self.rule {
