@@ -8,9 +8,8 @@ use super::super::problem::AttentionStats;
 use super::block::{RowBlock, Sizes, Work};
 use super::carried::Carried;
 use super::cost::of_few;
-use super::ladder::{LADDER, Trial, Trials, error};
+use super::ladder::{LADDER, Trial, Trials};
 use super::lead::Lead;
-use super::offset::FEW;
 use super::proof::Proving;
 use super::rule::Rule;
 use super::walk::Watch;
@@ -307,17 +306,7 @@ impl<'a> Accelerated<'a> {
         if !carried.is_due(mark) {
             return;
         }
-        b.find_surplus(work, FEW);
-        for (eased, rule) in [(true, self.rule(0).eased()), (false, self.rule(0))] {
-            b.expect_of_sample(work, FEW);
-            b.set_limits(work, &rule, usable, true);
-            let of = b.rehearse(work, FEW, true, true);
-            b.clear(work);
-            if !eased || error(of.wrong, of.all, trial.rows) <= f64::from(self.rule.error) {
-                carried.note_few(mark, eased, work.offsets.of(FEW));
-                break;
-            }
-        }
+        b.tell_few(work, &self.rule(0), usable, mark, carried);
     }
 
     /// The trial of a run of rows and a group of heads. O(rows of the trial x keys x dim).
@@ -372,8 +361,7 @@ impl<'a> Accelerated<'a> {
                 b.expect(work);
             }
             let rule = self.rule(times);
-            let rule = if work.offsets.eased() { rule.eased() } else { rule };
-            b.set_limits(work, &rule, usable, b.is_few(work));
+            b.set_limits(work, &rule.eased(work.offsets.eased()), usable, b.is_few(work));
             let (done, failing) = match &self.proof {
                 Some(proof) => {
                     b.begin_proof(work, proof.certificate.tolerance);

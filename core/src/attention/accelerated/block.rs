@@ -199,13 +199,14 @@ pub(crate) struct Work {
     pub(super) full: Buf<[u16; 2]>,
     pub(super) every: Buf<u16>,
     /// Queries of a trial, and by their place there: sums before it and their weight, by which power of two that is exceeded, queries
-    /// as they came, `[..][dim_k]`, exact outputs.
+    /// as they came, `[..][dim_k]`, exact outputs, logits of heavy keys.
     pub(super) sample: Buf<u16>,
     pub(super) kept: Buf<f32>,
     pub(super) expected: Buf<f32>,
     pub(super) surplus: Buf<f32>,
     pub(super) asked: Buf<f32>,
     pub(super) truth: Buf<f32>,
+    pub(super) heavy: Buf<f32>,
     /// Expected square errors, `[query][BLOCK]`.
     pub(super) doubt: Buf<f32>,
     /// Queries that use the mean values of a node's cells.
@@ -244,7 +245,7 @@ impl Work {
             Buf::<f32>::plan(plan, n * BLOCK);
         }
         Buf::<f32>::plan(plan, s.opened() * BLOCK);
-        for len in [s.stride, 1, 1, s.dim_k, s.stride] {
+        for len in [s.stride, 1, 1, s.dim_k, s.stride, 1] {
             Buf::<f32>::plan(plan, s.samples * len);
         }
         Buf::<u16>::plan(plan, n);
@@ -323,6 +324,7 @@ impl Work {
             surplus: m.filled(s.samples, 0.0),
             asked: m.filled(s.samples * s.dim_k, 0.0),
             truth: m.filled(s.samples * s.stride, 0.0),
+            heavy: m.filled(s.samples, 0.0),
             doubt: m.filled(n * BLOCK, 0.0),
             settled: m.filled(n, 0),
             lost: m.filled(n, false),

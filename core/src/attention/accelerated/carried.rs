@@ -5,6 +5,7 @@
 //! there that its rows used: who takes tokens back and appends them again gets the same.
 
 use super::all::stretch;
+use super::ease::EASIEST;
 use super::ladder::LADDER;
 use super::offset::{self, Offsets};
 use super::surplus;
@@ -16,7 +17,8 @@ use crate::mem::{Buf, Memory, Objects, Plan};
 /// nearly as much from the error as new ones.
 const TOKENS: usize = 8192;
 
-/// Of these, the part within which [surpluses](surplus) fade: rows that weigh less by then than they are told lose keys.
+/// Of these, the part within which [surpluses](surplus) fade, and after which thresholds are eased once at most: rows that weigh less by
+/// then than they are told, or whose heavy keys are others, lose keys.
 const FADING: usize = 4;
 
 /// The bits that came with the highest mark, which is not 0; the largest of those that came with the same.
@@ -87,7 +89,7 @@ enum Slot {
 const SLOTS: usize = 3;
 
 /// Of a trial: keys that its last row sees, and what else is to be known of the numbers of a slot: how often the rule is tightened,
-/// or whether a few rows take eased thresholds.
+/// or how often the thresholds of a few rows are eased.
 type Said = (u32, u32);
 
 /// Of one KV head.
@@ -140,9 +142,9 @@ impl Carried {
         self.note(Slot::Tight, mark, times as u32, tight);
     }
 
-    /// Notes those of a few rows, and whether these take eased thresholds.
-    pub(super) fn note_few(&self, mark: usize, eased: bool, offsets: &[f32]) {
-        self.note(Slot::Few, mark.min(u32::MAX as usize) as u32, u32::from(eased), offsets);
+    /// Notes those of a few rows, and how often the thresholds of these are eased.
+    pub(super) fn note_few(&self, mark: usize, eased: usize, offsets: &[f32]) {
+        self.note(Slot::Few, mark.min(u32::MAX as usize) as u32, eased as u32, offsets);
     }
 
     /// After an append. O(1), and O(numbers) where something was noted.
@@ -213,7 +215,7 @@ impl Carried {
     /// Takes what was saved of a head of `len` tokens where nothing is carried yet; whether all of it can be.
     pub(crate) fn restore(&mut self, len: usize, dim_v: usize, mut next: impl FnMut() -> Option<u32>) -> bool {
         let each = self.each();
-        for (slot, most) in [0, LADDER as u32 - 1, 1].into_iter().enumerate() {
+        for (slot, most) in [0, LADDER as u32 - 1, EASIEST as u32].into_iter().enumerate() {
             for counts in [true, false] {
                 let (Some(mark), Some(says)) = (next(), next()) else { return false };
                 if says > most || mark as usize / SEGMENT > len / SEGMENT {
@@ -258,10 +260,10 @@ impl Carried {
     pub(super) fn give_few(&self, keys: usize, to: &mut Offsets) {
         let said = self.said[Slot::Few as usize];
         if let Some((mark, eased)) = said.filter(|&(mark, _)| keys <= mark as usize + speaks(mark)) {
+            let age = keys.saturating_sub(mark as usize) as f32 / (speaks(mark) / FADING) as f32;
             to.take_kept(self.slot(Slot::Few));
-            to.ease(eased != 0);
-            let age = keys.saturating_sub(mark as usize) as f32;
-            to.fade((1.0 - age / (speaks(mark) / FADING) as f32).max(0.0));
+            to.ease(if age > 1.0 { eased.min(1) } else { eased } as usize);
+            to.fade((1.0 - age).max(0.0));
         }
     }
 }
@@ -301,7 +303,7 @@ mod tests {
     }
 
     /// What a few rows of so many keys get.
-    fn few(carried: &Carried, keys: usize) -> Option<(f32, bool)> {
+    fn few(carried: &Carried, keys: usize) -> Option<(f32, usize)> {
         let mut to = offsets();
         carried.give_few(keys, &mut to);
         let taken = taken(&to);
@@ -314,38 +316,48 @@ mod tests {
         let mut carried = carried();
         assert_eq!(few(&carried, 700), None);
         assert!(carried.is_due(700));
-        carried.note_few(700, true, &[0.25; EACH]);
+        carried.note_few(700, 1, &[0.25; EACH]);
         assert_eq!(few(&carried, 700), None, "nothing changes between appends");
         carried.grow();
         for (keys, due) in [(701, false), (699 + TOKENS / 2, false), (700 + TOKENS / 2, true), (700 + TOKENS, true)] {
-            assert_eq!((few(&carried, keys), carried.is_due(keys)), (Some((0.25, true)), due), "{keys}");
+            assert_eq!((few(&carried, keys), carried.is_due(keys)), (Some((0.25, 1)), due), "{keys}");
         }
         assert_eq!(few(&carried, 701 + TOKENS), None);
-        carried.note_few(65_536, false, &[0.5; EACH]);
+        carried.note_few(65_536, 0, &[0.5; EACH]);
         carried.grow();
-        assert_eq!(few(&carried, 65_536 + 4 * TOKENS), Some((0.5, false)), "against many keys for longer");
+        assert_eq!(few(&carried, 65_536 + 4 * TOKENS), Some((0.5, 0)), "against many keys for longer");
         assert_eq!(few(&carried, 65_537 + 4 * TOKENS), None);
     }
 
     #[test]
-    fn surpluses_fade_while_offsets_stay() {
-        let mut carried = carried();
-        carried.note_few(65_536, true, &[0.5; EACH]);
+    fn surpluses_fade_and_thresholds_rise_while_offsets_stay() {
+        let (mut carried, mut plain) = (carried(), carried());
+        carried.note_few(65_536, EASIEST, &[0.5; EACH]);
         carried.grow();
-        for (age, want) in
-            [(0, 0.5), (1, 0.5), (TOKENS / 4, 0.375), (TOKENS, 0.0), (2 * TOKENS, 0.0), (4 * TOKENS, 0.0)]
-        {
+        for (age, want, eased) in [
+            (0, 0.5, EASIEST),
+            (1, 0.5, EASIEST),
+            (TOKENS / 4, 0.375, EASIEST),
+            (TOKENS, 0.0, EASIEST),
+            (TOKENS + 1, 0.0, 1),
+            (2 * TOKENS, 0.0, 1),
+            (4 * TOKENS, 0.0, 1),
+        ] {
             let mut to = offsets();
             carried.give_few(65_536 + age, &mut to);
             for h in 0..GROUP {
                 assert!((to.surplus(0, h) - want).abs() < 1e-4, "{} after {age}, not {want}", to.surplus(0, h));
             }
-            assert_eq!(taken(&to), [0.5; GROUP * DIM]);
+            assert_eq!((taken(&to), to.eased()), (std::vec![0.5; GROUP * DIM], eased), "after {age}");
         }
         // Nor does it grow where tokens were taken back.
         let mut to = offsets();
         carried.give_few(65_000, &mut to);
-        assert_eq!(to.surplus(0, 0), 0.5);
+        assert_eq!((to.surplus(0, 0), to.eased()), (0.5, EASIEST));
+        // Those that are not eased stay so.
+        plain.note_few(65_536, 0, &[0.5; EACH]);
+        plain.grow();
+        assert_eq!([65_536, 65_536 + 2 * TOKENS].map(|keys| few(&plain, keys)), [Some((0.5, 0)); 2]);
     }
 
     #[test]
@@ -356,7 +368,7 @@ mod tests {
         {
             for grown in [true, false] {
                 let mut carried = carried();
-                carried.note_few(mark, true, &[0.25; EACH]);
+                carried.note_few(mark, 1, &[0.25; EACH]);
                 carried.note_many(mark - 300, 2, &[0.5; EACH], &[0.25; EACH]);
                 if grown {
                     carried.grow();
@@ -371,7 +383,7 @@ mod tests {
 
     #[test]
     fn notes_of_any_order_are_the_same() {
-        let notes = [(900, 0.5, true), (700, 2.0, false), (900, -0.25, true), (400, -8.0, false)];
+        let notes = [(900, 0.5, 1), (700, 2.0, 0), (900, -0.25, 1), (400, -8.0, 2)];
         let found = |order: [usize; 4]| {
             let mut carried = carried();
             for (mark, x, eased) in order.map(|i| notes[i]) {
@@ -381,7 +393,7 @@ mod tests {
             few(&carried, 1000).unwrap()
         };
         let first = found([0, 1, 2, 3]);
-        assert!(first == (-0.25, true) || first == (0.5, true), "of the latest rows: {first:?}");
+        assert!(first == (-0.25, 1) || first == (0.5, 1), "of the latest rows: {first:?}");
         assert!(
             [[3, 2, 1, 0], [1, 0, 3, 2], [2, 3, 0, 1], [0, 2, 1, 3]].into_iter().all(|order| found(order) == first)
         );

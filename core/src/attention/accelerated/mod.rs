@@ -27,7 +27,8 @@
 //! for. See `trial`. A call makes the trials of all its heads first and judges them by layer (`ladder`); a session, whose parts
 //! do not wait for each other, judges heads that share keys and values by themselves, and in auto mode by layer for the rows of its
 //! next appends, which go by what was found (`lead`). What rows of trials err by in common is carried on to these, too, and to single rows
-//! as in decoding, with what rows of a head weigh more than means let expect (`carried`, `surplus`).
+//! as in decoding, with what rows of a head weigh more than means let expect (`carried`, `surplus`) and how far their thresholds ease
+//! (`ease`).
 //!
 //! A few rows, as in decoding, go down by themselves and not in lists (`few_rows` of the kernels), and what is looked at by
 //! coordinates weighs what these say: of an opened cell only the keys that stand out are scored exactly. Their error is predicted after they have walked, and they walk again; in auto mode a head
@@ -43,6 +44,7 @@ mod block;
 mod call;
 mod carried;
 mod cost;
+mod ease;
 mod hope;
 mod ladder;
 mod lead;

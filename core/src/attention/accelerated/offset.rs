@@ -15,24 +15,24 @@ use core::ops::Range;
 
 /// Offsets by rule and head, and which rule's are taken from outputs.
 pub(super) struct Offsets {
-    /// `[LADDER][each]`, and once more for [a few rows](FEW); of these only the first. See [`each`].
+    /// `[LADDER][each]`, and twice more for [a few rows](FEW); of these only the first. See [`each`].
     of: Buf<f32>,
     each: usize,
     group: usize,
     rule: Option<usize>,
-    /// Whether a few rows take eased thresholds for it.
-    eased: bool,
+    /// How often the thresholds of a few rows are eased for it.
+    eased: usize,
 }
 
 /// The share that counts for every row beside its own, squared.
 const FLOOR: f32 = 1.0 / (64.0 * 64.0);
 
-/// Where those are found that a few rows of the rows to come are to take: after all rules.
-pub(super) const FEW: usize = LADDER;
+/// Where those are found that a few rows of the rows to come may take, by one rule or another: after all of the ladder.
+pub(super) const FEW: [usize; 2] = [LADDER, LADDER + 1];
 
 /// Rules that there is room for.
 fn rules(few: bool) -> usize {
-    if few { 1 } else { FEW + 1 }
+    if few { 1 } else { LADDER + FEW.len() }
 }
 
 /// Numbers of the offset of a head.
@@ -53,7 +53,7 @@ impl Offsets {
 
     pub(super) fn made(m: &mut Maker<'_>, few: bool, group: usize, dim_v: usize) -> Self {
         let each = each(group, dim_v);
-        Offsets { of: m.filled(rules(few) * each, 0.0), each, group, rule: None, eased: false }
+        Offsets { of: m.filled(rules(few) * each, 0.0), each, group, rule: None, eased: 0 }
     }
 
     /// None that were found before.
@@ -84,7 +84,7 @@ impl Offsets {
     /// From now on those of a rule are taken from outputs, or nothing.
     pub(super) fn take(&mut self, times: Option<usize>) {
         self.rule = times;
-        self.eased = false;
+        self.eased = 0;
     }
 
     /// The same for offsets of a rule that were kept elsewhere.
@@ -101,9 +101,9 @@ impl Offsets {
         self.take(Some(0));
     }
 
-    /// Whether a few rows take eased thresholds, now that these are taken from their outputs.
-    pub(super) fn ease(&mut self, eased: bool) {
-        self.eased = eased;
+    /// How often thresholds of a few rows are eased, now that these are taken from their outputs.
+    pub(super) fn ease(&mut self, times: usize) {
+        self.eased = times;
     }
 
     /// Whether any are taken from outputs.
@@ -111,7 +111,7 @@ impl Offsets {
         self.rule.is_some()
     }
 
-    pub(super) fn eased(&self) -> bool {
+    pub(super) fn eased(&self) -> usize {
         self.eased
     }
 

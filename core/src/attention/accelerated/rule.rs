@@ -39,6 +39,11 @@ pub struct Rule {
 const EASED: f32 = 3.0;
 const EASED_NODE: f32 = 6.0 / 7.0;
 
+/// Times `needle`, `outstanding_few` and `stand_out` for those that are eased twice.
+const TWICE: f32 = 1.35;
+const TWICE_OUTSTANDING: f32 = 6.0;
+const TWICE_CELL: f32 = 0.8;
+
 /// Times `outstanding` where offsets are not taken from outputs: see `offset`.
 const LESS: f32 = 85.0 / 140.0;
 
@@ -93,10 +98,24 @@ impl Rule {
     }
 
     /// The rule for a few rows of heads that keep the tolerance with it since what such rows err by in common is taken from their
-    /// outputs: keys have to be heavier among many to be found, and nodes to stand out less.
-    pub fn eased(&self) -> Rule {
-        let stand_out_node = EASED_NODE * self.stand_out_node;
-        Rule { outstanding_few: EASED * self.outstanding_few, stand_out_node, ..*self }
+    /// outputs. Once: keys have to be heavier among many to be found, and nodes to stand out less. Twice: heavier still, and cells to
+    /// stand out less.
+    pub fn eased(&self, times: usize) -> Rule {
+        let once = Rule {
+            outstanding_few: EASED * self.outstanding_few,
+            stand_out_node: EASED_NODE * self.stand_out_node,
+            ..*self
+        };
+        match times {
+            0 => *self,
+            1 => once,
+            _ => Rule {
+                needle: TWICE * self.needle,
+                outstanding_few: TWICE_OUTSTANDING * self.outstanding_few,
+                stand_out: TWICE_CELL * self.stand_out,
+                ..once
+            },
+        }
     }
 
     /// The same for outputs that no offsets are taken from.

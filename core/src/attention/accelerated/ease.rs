@@ -1,0 +1,174 @@
+//! How far the thresholds of a few rows ease: those of heads that keep the tolerance with it, since offsets are taken from their
+//! outputs, and further those of heads whose rows have many heavy keys and lose none of them by it.
+//!
+//! How far a key stands out from its cell, and a cell from its node, differs by head; thresholds are for those where that is most. Rows
+//! of a trial that find as many heavy keys with fewer deviations tell that their head is another. What is compared is what was found,
+//! not what is there: it says what easing loses, and not what is lost anyway.
+
+use super::block::{RowBlock, SAMPLED, Work};
+use super::carried::Carried;
+use super::ladder::{Rehearsed, error};
+use super::offset::FEW;
+use super::rule::Rule;
+use super::walk::Watch;
+use crate::cells::{BLOCK, Matrix, SEGMENT};
+use crate::mem::Buf;
+use crate::simd::block::ScoresAt;
+
+/// How often thresholds are eased at most; see [`Rule::eased`].
+pub(super) const EASIEST: usize = 2;
+
+/// Keys that weigh so many times what is looked for then are heavy.
+const HEAVY: f32 = 1.5;
+
+/// Heavy keys from which on a trial tells something, and one in how many may be lost.
+const ENOUGH: u32 = 48;
+const LOST: u32 = 64;
+
+/// Whether of so many heavy keys enough were found again.
+fn keeps(found: u32, again: u32) -> bool {
+    found >= ENOUGH && found.saturating_sub(again) <= found / LOST
+}
+
+impl RowBlock<'_> {
+    /// After a trial of rows that see no more than `mark` keys: notes what they err by in common as a few rows would attend them, and
+    /// how often their thresholds are eased. O(rows of the trial x what each of them opens).
+    pub(super) fn tell_few(&self, work: &mut Work, rule: &Rule, usable: usize, mark: usize, carried: &Carried) {
+        let bears = |of: &Rehearsed| error(of.wrong, of.all, self.sampled()) <= f64::from(rule.error);
+        for place in FEW {
+            self.find_surplus(work, place);
+        }
+        self.find_heavy(work, rule, usable);
+        let [once, other] = FEW;
+        let (eased, found) = self.rehearse_few(work, &rule.eased(1), usable, once);
+        if !bears(&eased) {
+            self.rehearse_few(work, rule, usable, other);
+            return carried.note_few(mark, 0, work.offsets.of(other));
+        }
+        if found >= ENOUGH {
+            let (eased, again) = self.rehearse_few(work, &rule.eased(EASIEST), usable, other);
+            if bears(&eased) && keeps(found, again) {
+                return carried.note_few(mark, EASIEST, work.offsets.of(other));
+            }
+        }
+        carried.note_few(mark, 1, work.offsets.of(once));
+    }
+
+    /// The logits, as powers of two, from which on keys are heavy for the rows of the trial.
+    fn find_heavy(&self, work: &mut Work, rule: &Rule, usable: usize) {
+        let needle = rule.eased(EASIEST).needle_among(usable * SEGMENT, true);
+        let Work { sample, heavy, reference, surplus, expected, .. } = work;
+        for (at, &i) in sample.iter().enumerate() {
+            let sum = reference[i as usize] + surplus[at] + libm::log2f(expected[at]);
+            heavy[at] = sum + libm::log2f(HEAVY * needle);
+        }
+    }
+
+    /// The rows of the trial as a few rows, by a rule; offsets are left at `place`. Returns how many heavy keys were found, too, where no
+    /// biases are added.
+    fn rehearse_few(&self, work: &mut Work, rule: &Rule, usable: usize, place: usize) -> (Rehearsed, u32) {
+        self.expect_of_sample(work, place);
+        self.set_limits(work, rule, usable, true);
+        // Read by the watch while the rest is written.
+        let empty = Buf::new(work.q.memory());
+        let asked = core::mem::replace(&mut work.asked, empty);
+        let empty = Buf::new(work.q.memory());
+        let heavy = core::mem::replace(&mut work.heavy, empty);
+        let (dim, mut found) = (work.sizes.dim_k, 0);
+        let unit = self.head.scale * core::f32::consts::LOG2_E;
+        let cap = self.head.softcap * core::f32::consts::LOG2_E;
+        let mut count = |query: u16, ids: &[u32]| {
+            let (at, q) = (query as usize / SAMPLED, Matrix { data: &asked, stride: dim, cols: dim });
+            let mut scores = [0.0; BLOCK];
+            self.isa.run(ScoresAt { from: &self.head.k, ids, q, rows: &[at as u16], out: &mut scores });
+            for x in scores.map(|x| x * unit) {
+                let x = if cap > 0.0 { cap * libm::tanhf(x / cap) } else { x };
+                found += u32::from(x >= heavy[at]);
+            }
+        };
+        let mut watch: Option<Watch<'_>> = if work.is_lifted() { None } else { Some(&mut count) };
+        let of = self.rehearse_watched(work, place, [true; 2], &mut watch);
+        (work.asked, work.heavy) = (asked, heavy);
+        self.clear(work);
+        (of, found)
+    }
+}
+
+#[cfg(all(test, feature = "full", feature = "alloc"))]
+mod tests {
+    use super::super::offset::Offsets;
+    use super::super::trial::tests::{DIM, KEYS, ROWS, noise, with_trial};
+    use super::*;
+    use crate::mem::{Maker, Memory};
+    use crate::simd::Isa;
+    use std::vec::Vec;
+
+    #[test]
+    fn only_many_found_keys_tell_anything() {
+        for (found, again, want) in [
+            (0, 0, false),
+            (ENOUGH - 1, ENOUGH - 1, false),
+            (ENOUGH, ENOUGH, true),
+            (ENOUGH, ENOUGH + 2, true),
+            (ENOUGH, ENOUGH - 1, false),
+            (LOST, LOST - 1, true),
+            (LOST, LOST - 2, false),
+            (10 * LOST, 9 * LOST, false),
+        ] {
+            assert_eq!(keeps(found, again), want, "{again} of {found}");
+        }
+    }
+
+    /// How often thresholds ease after a trial of rows near `common`, and the heavy keys found by easing once and twice.
+    fn told(isa: Isa, common: &[f32], k: &[f32], scale: f32) -> (usize, [u32; 2]) {
+        let (mut q, v) = (noise(ROWS * DIM, 6), noise(KEYS * DIM, 8));
+        q.iter_mut().enumerate().for_each(|(i, x)| *x = 0.1 * *x + common[i % DIM]);
+        // Whatever they err by.
+        let rule = Rule { error: f32::INFINITY, ..Rule::new(0.05, false) };
+        let memory = Memory::system(0).unwrap();
+        let mut carried = Carried::new_in(&memory, 1, DIM).unwrap();
+        let mut found = [0; 2];
+        with_trial(isa, [&q, k, &v], scale, &rule, |b, work| {
+            b.tell_few(work, &rule, KEYS / SEGMENT, KEYS, &carried);
+            for (times, found) in [1, EASIEST].into_iter().zip(&mut found) {
+                *found = b.rehearse_few(work, &rule.eased(times), KEYS / SEGMENT, FEW[0]).1;
+            }
+        });
+        carried.grow();
+        let mut m = Maker::new(&memory);
+        let mut offsets = Offsets::made(&mut m, true, 1, DIM);
+        m.finish().unwrap();
+        carried.give_few(KEYS, &mut offsets);
+        assert!(offsets.taken());
+        (offsets.eased(), found)
+    }
+
+    /// Keys, one of `every` so many of which is heavy: near the others that are, or far from all keys of its cell.
+    fn keys(common: &[f32], every: usize, near: bool) -> Vec<f32> {
+        let (own, along) = if near { (0.05, 2.0) } else { (1.0, 0.5) };
+        let mut k = noise(KEYS * DIM, 7);
+        for key in (0..KEYS).step_by(every) {
+            let row = &mut k[key * DIM..][..DIM];
+            row.iter_mut().zip(common).for_each(|(k, x)| *k = own * *k + along * x);
+        }
+        k
+    }
+
+    #[test]
+    fn heads_that_lose_nothing_ease_further() {
+        let common = noise(DIM, 5);
+        let rows = ROWS.div_ceil(SAMPLED) as u32;
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            let (times, [once, twice]) = told(isa, &common, &keys(&common, 32, true), 0.3);
+            let heavy = rows * (KEYS / 32) as u32;
+            assert_eq!((times, once, twice), (EASIEST, heavy, heavy), "{}", isa.name());
+            // They stand out from their cells.
+            let (times, [once, twice]) = told(isa, &common, &keys(&common, 32, false), 0.5);
+            assert!(times == 1 && once > ENOUGH && twice < once, "{}: {times}, {twice} of {once}", isa.name());
+            // They are few.
+            let (times, [once, twice]) = told(isa, &common, &keys(&common, 512, true), 0.3);
+            let heavy = rows * (KEYS / 512) as u32;
+            assert_eq!((times, once, twice), (1, heavy, heavy), "{}", isa.name());
+        }
+    }
+}
