@@ -39,9 +39,9 @@ pub struct Rule {
 const EASED: f32 = 3.0;
 const EASED_NODE: f32 = 6.0 / 7.0;
 
-/// Times `needle`, `outstanding_few` and `stand_out` for those that are eased twice.
+/// Beside these, times `needle`, `outstanding_few` and `stand_out` for those that are eased twice.
 const TWICE: f32 = 1.35;
-const TWICE_OUTSTANDING: f32 = 6.0;
+const TWICE_OUTSTANDING: f32 = 2.0;
 const TWICE_CELL: f32 = 0.8;
 
 /// Times `outstanding` where offsets are not taken from outputs: see `offset`.
@@ -100,22 +100,19 @@ impl Rule {
     /// The rule for a few rows of heads that keep the tolerance with it since what such rows err by in common is taken from their
     /// outputs. Once: keys have to be heavier among many to be found, and nodes to stand out less. Twice: heavier still, and cells to
     /// stand out less.
+    #[inline(never)]
     pub fn eased(&self, times: usize) -> Rule {
-        let once = Rule {
-            outstanding_few: EASED * self.outstanding_few,
-            stand_out_node: EASED_NODE * self.stand_out_node,
-            ..*self
-        };
-        match times {
-            0 => *self,
-            1 => once,
-            _ => Rule {
-                needle: TWICE * self.needle,
-                outstanding_few: TWICE_OUTSTANDING * self.outstanding_few,
-                stand_out: TWICE_CELL * self.stand_out,
-                ..once
-            },
+        let mut rule = *self;
+        if times > 0 {
+            rule.outstanding_few *= EASED;
+            rule.stand_out_node *= EASED_NODE;
         }
+        if times > 1 {
+            rule.needle *= TWICE;
+            rule.outstanding_few *= TWICE_OUTSTANDING;
+            rule.stand_out *= TWICE_CELL;
+        }
+        rule
     }
 
     /// The same for outputs that no offsets are taken from.

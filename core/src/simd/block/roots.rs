@@ -12,6 +12,11 @@ const LOG2_COUNT: f32 = (2 * BLOCK.ilog2()) as f32;
 /// Root blocks whose means are asked for ahead: rows are done before memory sees that they come in order.
 const AHEAD: usize = 3;
 
+/// Whether anybody listens who is asked for memory.
+const fn asks<S: Simd>() -> bool {
+    S::LANES > 1
+}
+
 /// Root blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Roots<'a> {
@@ -68,7 +73,7 @@ impl Task for ScoreRoots<'_> {
     fn run<S: Simd>(self, s: S) {
         let ScoreRoots { roots, q, rows, limits, scores, step, max, sum } = self;
         for at in 0..roots.present.len() {
-            if at + AHEAD < roots.present.len() {
+            if asks::<S>() && at + AHEAD < roots.present.len() {
                 part(s, Fetch::stored(roots.keys(at + AHEAD, q.cols)));
             }
             let Some(present) = roots.seen(at) else { continue };
@@ -139,18 +144,18 @@ impl Task for AddRoots<'_> {
     fn run<S: Simd>(self, s: S) {
         let AddRoots { roots, rows, weights, total, lean, out, sigma, mut doubt } = self;
         let n = roots.present.len();
-        for at in n.saturating_sub(AHEAD)..n {
+        for at in if asks::<S>() { n.saturating_sub(AHEAD)..n } else { 0..0 } {
             part(s, Fetch::values(roots.means.block(at).values));
         }
         for at in (0..n).rev() {
-            if at >= AHEAD {
+            if asks::<S>() && at >= AHEAD {
                 part(s, Fetch::values(roots.means.block(at - AHEAD).values));
             }
             let Means { values, spread, value_spread, .. } = roots.means.block(at);
             let p = &weights[at * rows.len() * BLOCK..][..rows.len() * BLOCK];
             if let Some(out) = &mut doubt {
                 let count = libm::exp2f(LOG2_COUNT);
-                part(s, Doubt { p, rows, spread, value_spread, sigma, count, out: &mut *out });
+                part(s, Doubt { p, rows, spread, value_spread, sigma, count, out });
             }
             let (total, lean) = (Some(&mut *total), Some((spread, &mut *lean)));
             part(s, AddValues { p, values, rows, out: &mut *out, total, lean });
