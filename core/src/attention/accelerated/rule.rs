@@ -100,6 +100,7 @@ impl Rule {
     /// The rule for a few rows of heads that keep the tolerance with it since what such rows err by in common is taken from their
     /// outputs. Once: keys have to be heavier among many to be found, and nodes to stand out less. Twice: heavier still, and cells to
     /// stand out less.
+    // One copy: that keeps the code small.
     #[inline(never)]
     pub fn eased(&self, times: usize) -> Rule {
         let mut rule = *self;
