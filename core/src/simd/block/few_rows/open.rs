@@ -4,7 +4,7 @@ use super::super::weigh::weigh;
 use super::super::{AddKeys, AddValues, BLOCK, Doubt, RAISE, Raise};
 use super::{Count, FewRows, Means, Slot, Sums, next};
 use crate::simd::vector::Simd;
-use crate::simd::{Task, few};
+use crate::simd::{few, part};
 use core::ops::Range;
 
 impl FewRows<'_, '_> {
@@ -62,7 +62,7 @@ impl FewRows<'_, '_> {
             light[row] += p[j];
         }
         if own != 0 {
-            AddKeys { p: &p, rows: &[[query, own]], values: self.values, ids, out, stride: *stride }.run(s);
+            part(s, AddKeys { p: &p, rows: &[[query, own]], values: self.values, ids, out, stride: *stride });
         }
     }
 
@@ -91,7 +91,7 @@ impl FewRows<'_, '_> {
         let Means { values, spread, value_spread, .. } = self.tree.cells.block(node);
         if let Some(out) = &mut self.sums.doubt {
             let (sigma, count) = (self.limits.sigma, BLOCK as f32);
-            Doubt { p, rows, spread, value_spread, sigma, count, out }.run(s);
+            part(s, Doubt { p, rows, spread, value_spread, sigma, count, out });
         }
         let (mut large, mut last) = (0, 0);
         for (i, (p, &query)) in p.chunks_exact(BLOCK).zip(rows).enumerate() {
@@ -112,7 +112,7 @@ impl FewRows<'_, '_> {
             let of = if large == rows.len() { 0..large } else { last..last + 1 };
             let (p, rows) = (&p[of.start * BLOCK..of.end * BLOCK], &rows[of]);
             let lean = Some((spread, &mut *self.sums.lean));
-            AddValues { p, values, rows, out: self.sums.out, total: None, lean }.run(s);
+            part(s, AddValues { p, values, rows, out: self.sums.out, total: None, lean });
         }
     }
 
@@ -122,7 +122,7 @@ impl FewRows<'_, '_> {
         for Slot { query, .. } in self.room.slots[slots].iter().filter(|slot| slot.opened != 0) {
             let lists: &[&[u16]] = &[&[*query]];
             let raise = Raise { lists, exact: self.sums.exact, limits: &mut self.limits, factor: RAISE[1] };
-            raise.run(s);
+            part(s, raise);
         }
     }
 }
