@@ -17,8 +17,11 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 #[derive(Parser)]
 struct Cli {
     /// Captured heads, safetensors [default: the heads bundled with the C examples]
-    file: Option<PathBuf>,
-    /// First rows of the file
+    files: Vec<PathBuf>,
+    /// Takes the files for one long text, one after the other, each with its own positions
+    #[arg(long, requires = "files")]
+    chain: bool,
+    /// First rows of each file
     #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
     rows: usize,
     /// Tokens decoded; those before are the prompt
@@ -30,8 +33,8 @@ struct Cli {
     /// Tolerance
     #[arg(long, default_value_t = 0.05)]
     tolerance: f32,
-    /// Gaussian noise of these lengths instead of a file
-    #[arg(long, value_delimiter = ',')]
+    /// Gaussian noise of these lengths instead of files
+    #[arg(long, value_delimiter = ',', conflicts_with = "files")]
     noise: Vec<usize>,
     /// In auto mode, which attends exactly where cells do not pay, instead of with cells whatever they cost
     #[arg(long)]
@@ -179,7 +182,11 @@ fn main() -> Outcome<()> {
         "layer", "tokens", "exact", "fast", "ratio", "error", "worst", "pairs", "estim", "prompt", "+cells"
     );
     let layers = match &cli.noise[..] {
-        [] => heads::load(&cli.file.unwrap_or_else(heads::bundled), cli.rows)?,
+        [] => {
+            let files = if cli.files.is_empty() { vec![heads::bundled()] } else { cli.files };
+            let parts = files.iter().map(|file| heads::load(file, cli.rows)).collect::<Result<Vec<_>, _>>()?;
+            if cli.chain { heads::chain(parts)? } else { parts.into_iter().flatten().collect() }
+        }
         lengths => lengths.iter().flat_map(|&rows| heads::noise(rows)).collect(),
     };
     for layer in layers {
