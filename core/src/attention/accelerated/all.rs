@@ -35,6 +35,9 @@ const FAR_OFF: f64 = 2.0;
 /// The same where offsets are taken from outputs, which the prediction does not know of: errors are half of what they are without.
 const FAR_OFF_BESIDE: f64 = 3.0;
 
+/// The same where thresholds are eased: rows of a trial have shown that errors are small, whatever is predicted.
+const FAR_OFF_EASED: f64 = 6.0;
+
 /// Times the tolerance that it may reach before they give up: no thresholds bring that down in time. Heads of models reach 3,
 /// noise 30.
 const BEYOND: f64 = 12.0;
@@ -353,7 +356,11 @@ impl<'a> Accelerated<'a> {
         // Verified rows are held to their bounds, others to predictions: of many rows before, of a few after they walked.
         let verified = self.verified().is_some();
         let doubtful = b.is_few(work) && !verified && self.rule.error < f32::INFINITY;
-        let far_off = if work.offsets.taken() { FAR_OFF_BESIDE } else { FAR_OFF };
+        let far_off = match (work.offsets.taken(), work.offsets.eased().keys) {
+            (false, _) => FAR_OFF,
+            (true, 0) => FAR_OFF_BESIDE,
+            _ => FAR_OFF_EASED,
+        };
         let (mut times, mut cost) = (first, 0.0);
         let (done, failing) = loop {
             b.prepare(work);

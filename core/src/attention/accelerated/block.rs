@@ -80,9 +80,9 @@ impl Sizes {
         if self.few { BLOCK * self.queries } else { self.queries }
     }
 
-    /// Queries, where they are few.
+    /// Queries that go down the tree together by themselves: all where they are few, one at a time of a trial.
     pub(super) fn apart(&self) -> usize {
-        if self.few { self.queries } else { 0 }
+        if self.few { self.queries } else { self.samples.min(1) }
     }
 
     /// Scores of all nodes.

@@ -8,6 +8,7 @@ use super::all::stretch;
 use super::ease::EASIEST;
 use super::ladder::LADDER;
 use super::offset::{self, Offsets};
+use super::rule::Ease;
 use super::surplus;
 use crate::cells::SEGMENT;
 use crate::error::Result;
@@ -89,8 +90,22 @@ enum Slot {
 const SLOTS: usize = 3;
 
 /// Of a trial: keys that its last row sees, and what else is to be known of the numbers of a slot: how often the rule is tightened,
-/// or how often the thresholds of a few rows are eased.
+/// or how far the thresholds of a few rows are [eased](number).
 type Said = (u32, u32);
+
+/// Ways to ease thresholds for keys.
+const WAYS: usize = EASIEST.keys + 1;
+
+/// An easing as one number: none is beyond that of the easiest.
+const fn number(of: Ease) -> u32 {
+    (of.keys + WAYS * of.estimates) as u32
+}
+
+/// The easing of a number.
+fn ease(number: u32) -> Ease {
+    let number = number as usize;
+    Ease { keys: number % WAYS, estimates: number / WAYS }
+}
 
 /// Of one KV head.
 pub(crate) struct Carried {
@@ -142,9 +157,9 @@ impl Carried {
         self.note(Slot::Tight, mark, times as u32, tight);
     }
 
-    /// Notes those of a few rows, and how often the thresholds of these are eased.
-    pub(super) fn note_few(&self, mark: usize, eased: usize, offsets: &[f32]) {
-        self.note(Slot::Few, mark.min(u32::MAX as usize) as u32, eased as u32, offsets);
+    /// Notes those of a few rows, and how far the thresholds of these are eased.
+    pub(super) fn note_few(&self, mark: usize, eased: Ease, offsets: &[f32]) {
+        self.note(Slot::Few, mark.min(u32::MAX as usize) as u32, number(eased), offsets);
     }
 
     /// After an append. O(1), and O(numbers) where something was noted.
@@ -215,7 +230,7 @@ impl Carried {
     /// Takes what was saved of a head of `len` tokens where nothing is carried yet; whether all of it can be.
     pub(crate) fn restore(&mut self, len: usize, dim_v: usize, mut next: impl FnMut() -> Option<u32>) -> bool {
         let each = self.each();
-        for (slot, most) in [0, LADDER as u32 - 1, EASIEST as u32].into_iter().enumerate() {
+        for (slot, most) in [0, LADDER as u32 - 1, number(EASIEST)].into_iter().enumerate() {
             for counts in [true, false] {
                 let (Some(mark), Some(says)) = (next(), next()) else { return false };
                 if says > most || mark as usize / SEGMENT > len / SEGMENT {
@@ -262,7 +277,8 @@ impl Carried {
         if let Some((mark, eased)) = said.filter(|&(mark, _)| keys <= mark as usize + speaks(mark)) {
             let age = keys.saturating_sub(mark as usize) as f32 / (speaks(mark) / FADING) as f32;
             to.take_kept(self.slot(Slot::Few));
-            to.ease(if age > 1.0 { eased.min(1) } else { eased } as usize);
+            let eased = ease(eased);
+            to.ease(Ease { keys: if age > 1.0 { eased.keys.min(1) } else { eased.keys }, ..eased });
             to.fade((1.0 - age).max(0.0));
         }
     }
@@ -282,6 +298,9 @@ mod tests {
     const GROUP: usize = 2;
     const DIM: usize = 16;
     const EACH: usize = GROUP * (DIM + 1);
+
+    const NOT: Ease = Ease { keys: 0, estimates: 0 };
+    const ONCE: Ease = Ease { keys: 1, estimates: 0 };
 
     fn carried() -> Carried {
         Carried::new_in(&Memory::system(0).unwrap(), GROUP, DIM).unwrap()
@@ -303,7 +322,7 @@ mod tests {
     }
 
     /// What a few rows of so many keys get.
-    fn few(carried: &Carried, keys: usize) -> Option<(f32, usize)> {
+    fn few(carried: &Carried, keys: usize) -> Option<(f32, Ease)> {
         let mut to = offsets();
         carried.give_few(keys, &mut to);
         let taken = taken(&to);
@@ -316,16 +335,16 @@ mod tests {
         let mut carried = carried();
         assert_eq!(few(&carried, 700), None);
         assert!(carried.is_due(700));
-        carried.note_few(700, 1, &[0.25; EACH]);
+        carried.note_few(700, ONCE, &[0.25; EACH]);
         assert_eq!(few(&carried, 700), None, "nothing changes between appends");
         carried.grow();
         for (keys, due) in [(701, false), (699 + TOKENS / 2, false), (700 + TOKENS / 2, true), (700 + TOKENS, true)] {
-            assert_eq!((few(&carried, keys), carried.is_due(keys)), (Some((0.25, 1)), due), "{keys}");
+            assert_eq!((few(&carried, keys), carried.is_due(keys)), (Some((0.25, ONCE)), due), "{keys}");
         }
         assert_eq!(few(&carried, 701 + TOKENS), None);
-        carried.note_few(65_536, 0, &[0.5; EACH]);
+        carried.note_few(65_536, NOT, &[0.5; EACH]);
         carried.grow();
-        assert_eq!(few(&carried, 65_536 + 4 * TOKENS), Some((0.5, 0)), "against many keys for longer");
+        assert_eq!(few(&carried, 65_536 + 4 * TOKENS), Some((0.5, NOT)), "against many keys for longer");
         assert_eq!(few(&carried, 65_537 + 4 * TOKENS), None);
     }
 
@@ -334,14 +353,15 @@ mod tests {
         let (mut carried, mut plain) = (carried(), carried());
         carried.note_few(65_536, EASIEST, &[0.5; EACH]);
         carried.grow();
+        let once = Ease { keys: 1, ..EASIEST };
         for (age, want, eased) in [
             (0, 0.5, EASIEST),
             (1, 0.5, EASIEST),
             (TOKENS / 4, 0.375, EASIEST),
             (TOKENS, 0.0, EASIEST),
-            (TOKENS + 1, 0.0, 1),
-            (2 * TOKENS, 0.0, 1),
-            (4 * TOKENS, 0.0, 1),
+            (TOKENS + 1, 0.0, once),
+            (2 * TOKENS, 0.0, once),
+            (4 * TOKENS, 0.0, once),
         ] {
             let mut to = offsets();
             carried.give_few(65_536 + age, &mut to);
@@ -355,9 +375,9 @@ mod tests {
         carried.give_few(65_000, &mut to);
         assert_eq!((to.surplus(0, 0), to.eased()), (0.5, EASIEST));
         // Those that are not eased stay so.
-        plain.note_few(65_536, 0, &[0.5; EACH]);
+        plain.note_few(65_536, NOT, &[0.5; EACH]);
         plain.grow();
-        assert_eq!([65_536, 65_536 + 2 * TOKENS].map(|keys| few(&plain, keys)), [Some((0.5, 0)); 2]);
+        assert_eq!([65_536, 65_536 + 2 * TOKENS].map(|keys| few(&plain, keys)), [Some((0.5, NOT)); 2]);
     }
 
     #[test]
@@ -368,7 +388,7 @@ mod tests {
         {
             for grown in [true, false] {
                 let mut carried = carried();
-                carried.note_few(mark, 1, &[0.25; EACH]);
+                carried.note_few(mark, ONCE, &[0.25; EACH]);
                 carried.note_many(mark - 300, 2, &[0.5; EACH], &[0.25; EACH]);
                 if grown {
                     carried.grow();
@@ -382,8 +402,19 @@ mod tests {
     }
 
     #[test]
+    fn every_easing_has_its_number() {
+        let all = || {
+            (0..=EASIEST.estimates).flat_map(|estimates| (0..=EASIEST.keys).map(move |keys| Ease { keys, estimates }))
+        };
+        for (i, of) in all().enumerate() {
+            assert_eq!((number(of), ease(number(of))), (i as u32, of));
+        }
+        assert_eq!(all().last(), Some(EASIEST));
+    }
+
+    #[test]
     fn notes_of_any_order_are_the_same() {
-        let notes = [(900, 0.5, 1), (700, 2.0, 0), (900, -0.25, 1), (400, -8.0, 2)];
+        let notes = [(900, 0.5, ONCE), (700, 2.0, NOT), (900, -0.25, ONCE), (400, -8.0, EASIEST)];
         let found = |order: [usize; 4]| {
             let mut carried = carried();
             for (mark, x, eased) in order.map(|i| notes[i]) {
@@ -393,7 +424,7 @@ mod tests {
             few(&carried, 1000).unwrap()
         };
         let first = found([0, 1, 2, 3]);
-        assert!(first == (-0.25, 1) || first == (0.5, 1), "of the latest rows: {first:?}");
+        assert!(first == (-0.25, ONCE) || first == (0.5, ONCE), "of the latest rows: {first:?}");
         assert!(
             [[3, 2, 1, 0], [1, 0, 3, 2], [2, 3, 0, 1], [0, 2, 1, 3]].into_iter().all(|order| found(order) == first)
         );

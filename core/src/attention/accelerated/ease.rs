@@ -5,18 +5,20 @@
 //! of a trial that find as many heavy keys with fewer deviations tell that their head is another. What is compared is what was found,
 //! not what is there: it says what easing loses, and not what is lost anyway.
 
+use super::all::stretch;
 use super::block::{RowBlock, SAMPLED, Work};
 use super::carried::Carried;
 use super::ladder::{Rehearsed, error};
 use super::offset::FEW;
-use super::rule::Rule;
-use super::walk::Watch;
-use crate::cells::{BLOCK, Matrix, SEGMENT};
+use super::rule::{Ease, Rule};
+use crate::cells::SEGMENT;
 use crate::mem::Buf;
-use crate::simd::block::ScoresAt;
 
-/// How often thresholds are eased at most; see [`Rule::eased`].
-pub(super) const EASIEST: usize = 2;
+/// How far thresholds are eased at most.
+pub(super) const EASIEST: Ease = Ease { keys: 2, estimates: 2 };
+
+/// The part of the tolerance that heads keep whose thresholds for estimates ease: there is less to gain by it.
+const SPARED: f64 = 0.8;
 
 /// Keys that weigh so many times what is looked for then are heavy.
 const HEAVY: f32 = 1.5;
@@ -25,6 +27,11 @@ const HEAVY: f32 = 1.5;
 const ENOUGH: u32 = 48;
 const LOST: u32 = 64;
 
+/// How often thresholds for estimates ease at most against so many keys: among few there is little to gain.
+fn estimates_among(keys: usize) -> usize {
+    EASIEST.estimates.min(stretch(keys).ilog2() as usize)
+}
+
 /// Whether of so many heavy keys enough were found again.
 fn keeps(found: u32, again: u32) -> bool {
     found >= ENOUGH && found.saturating_sub(again) <= found / LOST
@@ -32,26 +39,34 @@ fn keeps(found: u32, again: u32) -> bool {
 
 impl RowBlock<'_> {
     /// After a trial of rows that see no more than `mark` keys: notes what they err by in common as a few rows would attend them, and
-    /// how often their thresholds are eased. O(rows of the trial x what each of them opens).
+    /// how far their thresholds are eased. O(rows of the trial x what each of them opens).
     pub(super) fn tell_few(&self, work: &mut Work, rule: &Rule, usable: usize, mark: usize, carried: &Carried) {
-        let bears = |of: &Rehearsed| error(of.wrong, of.all, self.sampled()) <= f64::from(rule.error);
+        let error = |of: &Rehearsed| error(of.wrong, of.all, self.sampled()) / f64::from(rule.error);
         for place in FEW {
             self.find_surplus(work, place);
         }
         self.find_heavy(work, rule, usable);
         let [once, other] = FEW;
-        let (eased, found) = self.rehearse_few(work, &rule.eased(1), usable, once);
-        if !bears(&eased) {
-            self.rehearse_few(work, rule, usable, other);
-            return carried.note_few(mark, 0, work.offsets.of(other));
-        }
-        if found >= ENOUGH {
-            let (eased, again) = self.rehearse_few(work, &rule.eased(EASIEST), usable, other);
-            if bears(&eased) && keeps(found, again) {
-                return carried.note_few(mark, EASIEST, work.offsets.of(other));
+        for estimates in (0..=estimates_among(usable * SEGMENT)).rev() {
+            let ease = Ease { keys: 1, estimates };
+            let most = if estimates > 0 { SPARED } else { 1.0 };
+            let (eased, found) = self.rehearse_few(work, &rule.eased(ease), usable, once);
+            // Nor what is no number.
+            let bears = |of: &Rehearsed| error(of) <= most;
+            if !bears(&eased) {
+                continue;
             }
+            if found >= ENOUGH {
+                let more = Ease { keys: EASIEST.keys, ..ease };
+                let (eased, again) = self.rehearse_few(work, &rule.eased(more), usable, other);
+                if bears(&eased) && keeps(found, again) {
+                    return carried.note_few(mark, more, work.offsets.of(other));
+                }
+            }
+            return carried.note_few(mark, ease, work.offsets.of(once));
         }
-        carried.note_few(mark, 1, work.offsets.of(once));
+        self.rehearse_few(work, rule, usable, other);
+        carried.note_few(mark, Ease::default(), work.offsets.of(other));
     }
 
     /// The logits, as powers of two, from which on keys are heavy for the rows of the trial.
@@ -64,31 +79,37 @@ impl RowBlock<'_> {
         }
     }
 
-    /// The rows of the trial as a few rows, by a rule; offsets are left at `place`. Returns how many heavy keys were found, too, where no
-    /// biases are added.
+    /// The rows of the trial as if each had come alone, by a rule; offsets are left at `place`. Returns how many heavy keys were found,
+    /// too, where no biases are added: with them rows go down in lists.
     fn rehearse_few(&self, work: &mut Work, rule: &Rule, usable: usize, place: usize) -> (Rehearsed, u32) {
         self.expect_of_sample(work, place);
         self.set_limits(work, rule, usable, true);
-        // Read by the watch while the rest is written.
-        let empty = Buf::new(work.q.memory());
-        let asked = core::mem::replace(&mut work.asked, empty);
-        let empty = Buf::new(work.q.memory());
-        let heavy = core::mem::replace(&mut work.heavy, empty);
+        work.room.fill_up(0.0);
+        // Used by the watch while the rest is written.
+        let mut take = |of: fn(&mut Work) -> &mut Buf<f32>| {
+            let empty = Buf::new(work.q.memory());
+            core::mem::replace(of(work), empty)
+        };
+        let (asked, heavy, mut key) = (take(|w| &mut w.asked), take(|w| &mut w.heavy), take(|w| &mut w.room));
         let (dim, mut found) = (work.sizes.dim_k, 0);
         let unit = self.head.scale * core::f32::consts::LOG2_E;
         let cap = self.head.softcap * core::f32::consts::LOG2_E;
         let mut count = |query: u16, ids: &[u32]| {
-            let (at, q) = (query as usize / SAMPLED, Matrix { data: &asked, stride: dim, cols: dim });
-            let mut scores = [0.0; BLOCK];
-            self.isa.run(ScoresAt { from: &self.head.k, ids, q, rows: &[at as u16], out: &mut scores });
-            for x in scores.map(|x| x * unit) {
+            let at = query as usize / SAMPLED;
+            for &id in ids {
+                self.head.k.read(id as usize, &mut key[..dim]);
+                let x = self.isa.dot(&key[..dim], &asked[at * dim..][..dim]) * unit;
                 let x = if cap > 0.0 { cap * libm::tanhf(x / cap) } else { x };
                 found += u32::from(x >= heavy[at]);
             }
         };
-        let mut watch: Option<Watch<'_>> = if work.is_lifted() { None } else { Some(&mut count) };
-        let of = self.rehearse_watched(work, place, [true; 2], &mut watch);
-        (work.asked, work.heavy) = (asked, heavy);
+        let done = if work.is_lifted() {
+            self.descend(work, true, false, &mut None)
+        } else {
+            self.sample_apart(work, &mut Some(&mut count))
+        };
+        let of = self.rehearsed(work, place, true, true, &done);
+        (work.asked, work.heavy, work.room) = (asked, heavy, key);
         self.clear(work);
         (of, found)
     }
@@ -120,7 +141,7 @@ mod tests {
     }
 
     /// How often thresholds ease after a trial of rows near `common`, and the heavy keys found by easing once and twice.
-    fn told(isa: Isa, common: &[f32], k: &[f32], scale: f32) -> (usize, [u32; 2]) {
+    fn told(isa: Isa, common: &[f32], k: &[f32], scale: f32) -> (Ease, [u32; 2]) {
         let (mut q, v) = (noise(ROWS * DIM, 6), noise(KEYS * DIM, 8));
         q.iter_mut().enumerate().for_each(|(i, x)| *x = 0.1 * *x + common[i % DIM]);
         // Whatever they err by.
@@ -130,8 +151,9 @@ mod tests {
         let mut found = [0; 2];
         with_trial(isa, [&q, k, &v], scale, &rule, |b, work| {
             b.tell_few(work, &rule, KEYS / SEGMENT, KEYS, &carried);
-            for (times, found) in [1, EASIEST].into_iter().zip(&mut found) {
-                *found = b.rehearse_few(work, &rule.eased(times), KEYS / SEGMENT, FEW[0]).1;
+            for (keys, found) in [1, EASIEST.keys].into_iter().zip(&mut found) {
+                let ease = Ease { keys, estimates: 0 };
+                *found = b.rehearse_few(work, &rule.eased(ease), KEYS / SEGMENT, FEW[0]).1;
             }
         });
         carried.grow();
@@ -155,20 +177,28 @@ mod tests {
     }
 
     #[test]
+    fn estimates_ease_among_many_keys() {
+        let of = [KEYS, 32_767, 32_768, 65_536, 131_072, 1 << 30].map(estimates_among);
+        assert_eq!(of, [0, 0, 1, 2, 2, EASIEST.estimates]);
+    }
+
+    #[test]
     fn heads_that_lose_nothing_ease_further() {
         let common = noise(DIM, 5);
         let rows = ROWS.div_ceil(SAMPLED) as u32;
+        let most = Ease { estimates: 0, ..EASIEST };
         for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-            let (times, [once, twice]) = told(isa, &common, &keys(&common, 32, true), 0.3);
+            let (eased, [once, twice]) = told(isa, &common, &keys(&common, 32, true), 0.3);
             let heavy = rows * (KEYS / 32) as u32;
-            assert_eq!((times, once, twice), (EASIEST, heavy, heavy), "{}", isa.name());
+            assert_eq!((eased, once, twice), (most, heavy, heavy), "{}", isa.name());
             // They stand out from their cells.
-            let (times, [once, twice]) = told(isa, &common, &keys(&common, 32, false), 0.5);
-            assert!(times == 1 && once > ENOUGH && twice < once, "{}: {times}, {twice} of {once}", isa.name());
+            let less = Ease { keys: 1, ..most };
+            let (eased, [once, twice]) = told(isa, &common, &keys(&common, 32, false), 0.5);
+            assert!(eased == less && once > ENOUGH && twice < once, "{}: {eased:?}, {twice} of {once}", isa.name());
             // They are few.
-            let (times, [once, twice]) = told(isa, &common, &keys(&common, 512, true), 0.3);
+            let (eased, [once, twice]) = told(isa, &common, &keys(&common, 512, true), 0.3);
             let heavy = rows * (KEYS / 512) as u32;
-            assert_eq!((times, once, twice), (1, heavy, heavy), "{}", isa.name());
+            assert_eq!((eased, once, twice), (less, heavy, heavy), "{}", isa.name());
         }
     }
 }

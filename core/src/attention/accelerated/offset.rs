@@ -9,6 +9,7 @@
 
 use super::block::{RowBlock, Work};
 use super::ladder::LADDER;
+use super::rule::Ease;
 use crate::cells::BLOCK;
 use crate::mem::{Buf, Maker, Plan};
 use core::ops::Range;
@@ -20,8 +21,8 @@ pub(super) struct Offsets {
     each: usize,
     group: usize,
     rule: Option<usize>,
-    /// How often the thresholds of a few rows are eased for it.
-    eased: usize,
+    /// How far the thresholds of a few rows are eased for it.
+    eased: Ease,
 }
 
 /// The share that counts for every row beside its own, squared.
@@ -53,7 +54,7 @@ impl Offsets {
 
     pub(super) fn made(m: &mut Maker<'_>, few: bool, group: usize, dim_v: usize) -> Self {
         let each = each(group, dim_v);
-        Offsets { of: m.filled(rules(few) * each, 0.0), each, group, rule: None, eased: 0 }
+        Offsets { of: m.filled(rules(few) * each, 0.0), each, group, rule: None, eased: Ease::default() }
     }
 
     /// None that were found before.
@@ -84,7 +85,7 @@ impl Offsets {
     /// From now on those of a rule are taken from outputs, or nothing.
     pub(super) fn take(&mut self, times: Option<usize>) {
         self.rule = times;
-        self.eased = 0;
+        self.eased = Ease::default();
     }
 
     /// The same for offsets of a rule that were kept elsewhere.
@@ -101,9 +102,9 @@ impl Offsets {
         self.take(Some(0));
     }
 
-    /// How often thresholds of a few rows are eased, now that these are taken from their outputs.
-    pub(super) fn ease(&mut self, times: usize) {
-        self.eased = times;
+    /// How far thresholds of a few rows are eased, now that these are taken from their outputs.
+    pub(super) fn ease(&mut self, by: Ease) {
+        self.eased = by;
     }
 
     /// Whether any are taken from outputs.
@@ -111,7 +112,7 @@ impl Offsets {
         self.rule.is_some()
     }
 
-    pub(super) fn eased(&self) -> usize {
+    pub(super) fn eased(&self) -> Ease {
         self.eased
     }
 

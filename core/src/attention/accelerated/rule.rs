@@ -35,6 +35,15 @@ pub struct Rule {
     pub caution: f32,
 }
 
+/// How far the thresholds of a few rows are eased; see [`Rule::eased`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ease {
+    /// How often those for keys are, up to twice.
+    pub keys: usize,
+    /// How often those for what is estimated are doubled.
+    pub estimates: usize,
+}
+
 /// Times `outstanding_few` for a few rows from whose outputs offsets are taken, and times their `stand_out_node`.
 const EASED: f32 = 3.0;
 const EASED_NODE: f32 = 6.0 / 7.0;
@@ -98,17 +107,22 @@ impl Rule {
     }
 
     /// The rule for a few rows of heads that keep the tolerance with it since what such rows err by in common is taken from their
-    /// outputs. Once: keys have to be heavier among many to be found, and nodes to stand out less. Twice: heavier still, and cells to
-    /// stand out less.
+    /// outputs. For keys once: they have to be heavier among many to be found, and nodes to stand out less. Twice: heavier still, and
+    /// cells to stand out less. For estimates: they may be wrong by more before somebody looks below, and weigh more before they count
+    /// with values of their own.
     // One copy: that keeps the code small.
     #[inline(never)]
-    pub fn eased(&self, times: usize) -> Rule {
+    pub fn eased(&self, ease: Ease) -> Rule {
         let mut rule = *self;
-        if times > 0 {
+        let more = (1u32 << ease.estimates) as f32;
+        for share in [&mut rule.cell, &mut rule.node, &mut rule.fine, &mut rule.coarse] {
+            *share *= more;
+        }
+        if ease.keys > 0 {
             rule.outstanding_few *= EASED;
             rule.stand_out_node *= EASED_NODE;
         }
-        if times > 1 {
+        if ease.keys > 1 {
             rule.needle *= TWICE;
             rule.outstanding_few *= TWICE_OUTSTANDING;
             rule.stand_out *= TWICE_CELL;

@@ -7,7 +7,7 @@ use super::super::mask::{Mask, Masking};
 use super::block::{RowBlock, SAMPLED, Work, exp2};
 use super::cost::Cost;
 use super::ladder::Rehearsed;
-use super::walk::Watch;
+use super::walk::Done;
 use crate::cells::ROOT;
 use crate::mem::Rows;
 
@@ -100,19 +100,13 @@ impl RowBlock<'_> {
     /// What attending by cells makes of the rows of the trial, its cost that of all rows; `lean` says whether their sums are to be
     /// moved by [`RowBlock::lean`], `taken` whether offsets are to be taken from outputs, as those of the rule tightened so many `times`.
     pub(super) fn rehearse(&self, work: &mut Work, times: usize, lean: bool, taken: bool) -> Rehearsed {
-        self.rehearse_watched(work, times, [lean, taken], &mut None)
+        work.take_gathered();
+        let done = self.descend(work, true, false, &mut None);
+        self.rehearsed(work, times, lean, taken, &done)
     }
 
-    /// The same, seen by `watch`.
-    pub(super) fn rehearse_watched(
-        &self,
-        work: &mut Work,
-        times: usize,
-        [lean, taken]: [bool; 2],
-        watch: &mut Option<Watch<'_>>,
-    ) -> Rehearsed {
-        work.take_gathered();
-        let done = self.descend(work, true, false, watch);
+    /// The same for a descent that did so much.
+    pub(super) fn rehearsed(&self, work: &mut Work, times: usize, lean: bool, taken: bool, done: &Done) -> Rehearsed {
         if lean {
             self.lean(work, true);
         }

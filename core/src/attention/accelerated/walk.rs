@@ -136,7 +136,7 @@ impl RowBlock<'_> {
     pub(super) fn descend(&self, work: &mut Work, sample: bool, doubtful: bool, watch: &mut Option<Watch<'_>>) -> Done {
         let n = self.queries();
         if self.goes_apart(work) && !sample {
-            return self.few_rows(work, doubtful, watch);
+            return self.few_rows(work, 0..n, doubtful, watch);
         }
         let mut done = Done::default();
         for at in (0..self.cells.segments().div_ceil(ROOT)).rev() {

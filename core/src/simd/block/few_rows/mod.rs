@@ -191,7 +191,7 @@ impl FewRows<'_, '_> {
         assert!(t.of_keys.words.len() >= nodes * BLOCK * t.of_keys.each);
         assert!(self.q.cols <= self.q.stride && self.q.data.len() >= queries * self.q.stride);
         assert!(self.q.cols == self.keys.cols());
-        assert!(self.step >= queries * BLOCK && self.centers.len() >= roots * self.step);
+        assert!(self.step >= queries * BLOCK && self.centers.len() + self.step >= roots * self.step + queries * BLOCK);
         assert!(room.open.len() >= roots * queries && room.sure.len() >= roots * queries);
         assert!(room.weights.len() >= roots * queries * BLOCK);
         let slots = ON_THE_WAY * TOGETHER * queries;
