@@ -3,16 +3,18 @@
 use super::BLOCK;
 use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Plan};
-use crate::simd::block::{ByteValues, Elements, Stored, round_value};
-use half::{bf16, f16};
+use crate::simd::block::{ByteKeys, ByteValues, Elements, NodeKeys, Stored, round_key, round_value};
+use half::bf16;
 
-/// Mean keys of nodes: as keys and values of a cache are stored, f32 for bf16.
+/// Mean keys of nodes: in f32 for keys and values in f32, a byte an element for others.
 enum Numbers {
-    F32(Buf<f32>),
-    F16(Buf<f16>),
+    /// Transposed, `[block][dim_k][BLOCK]`.
+    Whole(Buf<f32>),
+    /// As [`ByteKeys`]: what sets them apart from that of the first, which never changes while others are there.
+    Bytes { words: Buf<u32>, unit: Buf<[bf16; BLOCK]>, center: Buf<f32> },
 }
 
-/// Mean keys, transposed `[block][dim_k][BLOCK]`.
+/// Mean keys.
 pub(super) struct MeanKeys {
     dim: usize,
     nodes: Numbers,
@@ -23,16 +25,23 @@ pub(super) struct MeanKeys {
 impl MeanKeys {
     pub(super) fn plan(plan: &mut Plan, dtype: Dtype, dim: usize, blocks: usize) {
         match dtype {
-            Dtype::F16 => Buf::<f16>::plan(plan, blocks * dim * BLOCK),
-            _ => Buf::<f32>::plan(plan, blocks * dim * BLOCK),
+            Dtype::F32 => Buf::<f32>::plan(plan, blocks * dim * BLOCK),
+            _ => {
+                Buf::<u32>::plan(plan, blocks * ByteKeys::quads(dim) * BLOCK);
+                Buf::<[bf16; BLOCK]>::plan(plan, blocks);
+                Buf::<f32>::plan(plan, dim);
+            }
         }
     }
 
     pub(super) fn new(memory: &Memory, dtype: Dtype, dim: usize, blocks: usize) -> Result<Self> {
-        let n = blocks * dim * BLOCK;
         let nodes = match dtype {
-            Dtype::F16 => Numbers::F16(Buf::filled(memory, n, f16::ZERO)?),
-            _ => Numbers::F32(Buf::filled(memory, n, 0.0)?),
+            Dtype::F32 => Numbers::Whole(Buf::filled(memory, blocks * dim * BLOCK, 0.0)?),
+            _ => Numbers::Bytes {
+                words: Buf::filled(memory, blocks * ByteKeys::quads(dim) * BLOCK, 0)?,
+                unit: Buf::filled(memory, blocks, [bf16::ZERO; BLOCK])?,
+                center: Buf::filled(memory, dim, 0.0)?,
+            },
         };
         Ok(MeanKeys { dim, nodes, cells: None })
     }
@@ -54,12 +63,26 @@ impl MeanKeys {
         (begin..begin + self.dim * BLOCK).step_by(BLOCK)
     }
 
-    /// Of node `at`, counted over all blocks. Means of numbers of a type are in its range.
+    /// Of node `at`, counted over all blocks; the first comes before all others.
     pub(super) fn set_node(&mut self, at: usize, key: &[f32]) {
         let places = self.places(at).zip(key);
         match &mut self.nodes {
-            Numbers::F32(to) => places.for_each(|(i, &x)| to[i] = x),
-            Numbers::F16(to) => places.for_each(|(i, &x)| to[i] = f16::from_f32(x)),
+            Numbers::Whole(to) => places.for_each(|(i, &x)| to[i] = x),
+            Numbers::Bytes { words, unit, center } => {
+                if at == 0 {
+                    center.copy_from_slice(key);
+                }
+                let (block, len) = (at / BLOCK, ByteKeys::quads(self.dim) * BLOCK);
+                round_key(key, center, at % BLOCK, &mut words[block * len..][..len], &mut unit[block]);
+            }
+        }
+    }
+
+    /// What those of nodes are set apart from, where they are.
+    pub(super) fn center(&self) -> Option<&[f32]> {
+        match &self.nodes {
+            Numbers::Whole(_) => None,
+            Numbers::Bytes { center, .. } => Some(center),
         }
     }
 
@@ -71,21 +94,13 @@ impl MeanKeys {
         }
     }
 
-    /// Of the nodes of root block `at`, `[dim_k][BLOCK]`.
-    pub(super) fn of_root(&self, at: usize) -> Stored<'_> {
-        self.stored().part(at * self.dim * BLOCK, self.dim * BLOCK)
-    }
-
-    /// Of the first `n` root blocks.
-    pub(super) fn of_roots(&self, n: usize) -> Stored<'_> {
-        self.stored().part(0, n * self.dim * BLOCK)
-    }
-
-    fn stored(&self) -> Stored<'_> {
-        match &self.nodes {
-            Numbers::F32(x) => Stored::F32(x),
-            Numbers::F16(x) => Stored::F16(x),
-        }
+    /// Of `n` root blocks from block `at` on.
+    pub(super) fn of_roots(&self, at: usize, n: usize) -> NodeKeys<'_> {
+        let all = match &self.nodes {
+            Numbers::Whole(x) => NodeKeys::Whole(Stored::F32(x)),
+            Numbers::Bytes { words, unit, .. } => NodeKeys::Bytes(ByteKeys { words, unit }),
+        };
+        all.blocks(at, n, self.dim)
     }
 
     /// Of all cells, where they are kept.

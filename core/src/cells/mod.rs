@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
 use crate::simd::Isa;
 pub(crate) use crate::simd::block::{BLOCK, Beyond, Matrix};
-use crate::simd::block::{Means, Roots, Stored, Tree, Values};
+use crate::simd::block::{Means, NodeKeys, Roots, Stored, Tree, Values};
 pub(crate) use alike::Alike;
 use beyond::Bounds;
 use build::Bench;
@@ -426,7 +426,7 @@ impl Cells {
     /// All nodes, for a few rows that see these of each root block.
     pub(crate) fn roots<'a>(&'a self, present: &'a [u16]) -> Roots<'a> {
         let n = self.segments.div_ceil(ROOT);
-        Roots { keys: self.means.of_roots(n), means: self.means_of(&self.nodes, n), present: &present[..n] }
+        Roots { keys: self.means.of_roots(0, n), means: self.means_of(&self.nodes, n), present: &present[..n] }
     }
 
     /// What lies below all nodes, for a few rows.
@@ -440,9 +440,14 @@ impl Cells {
         }
     }
 
-    /// Their mean keys, `[dim_k][BLOCK]`.
-    pub(crate) fn root_keys(&self, at: usize) -> Stored<'_> {
-        self.means.of_root(at)
+    /// Mean keys of the nodes of root block `at`.
+    pub(crate) fn root_keys(&self, at: usize) -> NodeKeys<'_> {
+        self.means.of_roots(at, 1)
+    }
+
+    /// What they are set apart from where they are in bytes, `[dim_k]`.
+    pub(crate) fn center(&self) -> Option<&[f32]> {
+        self.means.center()
     }
 
     /// Mean keys of the cells of a node, `[dim_k][BLOCK]`, of cells that are certified.

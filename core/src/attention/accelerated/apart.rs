@@ -106,11 +106,11 @@ impl RowBlock<'_> {
     pub(super) fn score_nodes(&self, work: &mut Work) {
         self.see_nodes(work);
         let Work { sizes, q, roots, scores: [_, max, sum], every, .. } = work;
-        let Work { reference, needle, shares, mass, sigma, apart, .. } = work;
+        let Work { reference, needle, shares, mass, sigma, apart, codes, along, base, .. } = work;
         let shared = Shared { reference, needle, stand_out: shares.stand_out };
         self.isa.run(ScoreRoots {
             roots: self.cells.roots(&apart.present),
-            q: Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k },
+            asking: self.asking(sizes, q, codes, along, base),
             rows: &every[..self.queries()],
             limits: self.limits(&shared, 1, &mass[1], &sigma[1]),
             scores: roots,

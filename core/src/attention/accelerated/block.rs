@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::mem::{Buf, Maker, Memory, Plan, Tensor};
 use crate::simd::Isa;
 use crate::simd::block::{
-    AddUp, Along, ByChild, Forms, Listing, RAISE, Raise, RoundQuery, Shares, TOGETHER, Thresholds, words,
+    AddUp, Along, Asking, ByChild, Bytes, Forms, Listing, RAISE, Raise, RoundQuery, Shares, TOGETHER, Thresholds, words,
 };
 use crate::simd::tile::{PANEL, Span};
 
@@ -189,6 +189,7 @@ pub(crate) struct Work {
     /// Queries in bytes, `[queries][2 * words(dim_k)]`.
     pub(super) codes: Buf<i32>,
     pub(super) along: Buf<Along>,
+    pub(super) base: Buf<f32>,
     /// What of `exact` is in `estimated` too.
     pub(super) light: Buf<f32>,
     pub(super) open: Buf<u16>,
@@ -253,6 +254,7 @@ impl Work {
         Buf::<i32>::plan(plan, n * 2 * words(s.dim_k));
         Buf::<Along>::plan(plan, n);
         Buf::<f32>::plan(plan, n);
+        Buf::<f32>::plan(plan, n);
         Buf::<u16>::plan(plan, n);
         Lists::plan(plan, n);
         Lists::plan(plan, n);
@@ -312,6 +314,7 @@ impl Work {
             sure: [m.filled(n, 0), m.filled(n, 0)],
             codes: m.filled(n * 2 * words(s.dim_k), 0),
             along: m.filled(n, Along::default()),
+            base: m.filled(n, 0.0),
             light: m.filled(n, 0.0),
             open: m.filled(n, 0),
             lists: [Lists::made(&mut m, n), Lists::made(&mut m, n)],
@@ -454,15 +457,29 @@ impl RowBlock<'_> {
         self.load_coords(work);
     }
 
-    /// Queries in bytes.
+    /// Queries that score nodes.
+    pub(super) fn asking<'a>(
+        &self,
+        sizes: &Sizes,
+        q: &'a [f32],
+        codes: &'a [i32],
+        along: &'a [Along],
+        base: &'a [f32],
+    ) -> Asking<'a> {
+        let q = Matrix { data: q, stride: sizes.q_stride, cols: sizes.dim_k };
+        Asking { q, bytes: Bytes { codes, of: along }, base }
+    }
+
+    /// Queries in bytes, and what they score by what mean keys in bytes have in common.
     fn load_coords(&self, work: &mut Work) {
-        let Work { sizes, q, codes, along, .. } = work;
+        let Work { sizes, q, codes, along, base, .. } = work;
         let len = 2 * words(sizes.dim_k);
         for i in 0..self.queries() {
             let x = &q[i * sizes.q_stride..][..sizes.dim_k];
             let (unit, sum, lost) = self.isa.run(RoundQuery { x, out: &mut codes[i * len..][..len] });
             let slack = self.rule.margin * DEVIATION * libm::sqrtf(self.isa.norm2(x));
             along[i] = Along::new(unit, sum, lost).allowing(slack);
+            base[i] = self.cells.center().map_or(0.0, |center| self.isa.dot(x, center));
         }
     }
 

@@ -7,7 +7,7 @@ use super::usable::Run;
 use crate::cells::{BLOCK, Block, ROOT};
 use crate::simd::block::{
     AddValues, Bytes, Children, Choose, ChooseBiased, Coded, Doubt, Fetch, FetchSome, LOWEST, Limits, Many, Matrix,
-    Opened, Scores, ScoresAt, Settle, Sift, SiftKeys, Total,
+    Opened, ScoreNodes, ScoresAt, Settle, Sift, SiftKeys, Total,
 };
 
 /// Keys of a cell and of a node, in powers of two.
@@ -76,9 +76,9 @@ impl RowBlock<'_> {
                 continue;
             }
             let block = self.cells.root(at);
-            let q = Matrix { data: &work.q, stride: work.sizes.q_stride, cols: work.sizes.dim_k };
-            let roots = &mut work.roots[at * step..][..step];
-            self.isa.run(Scores { block: self.cells.root_keys(at), q, rows: &work.every[..n], out: roots });
+            let Work { sizes, q, codes, along, base, roots, every, .. } = &mut *work;
+            let (asking, out) = (self.asking(sizes, q, codes, along, base), &mut roots[at * step..][..step]);
+            self.isa.run(ScoreNodes { keys: self.cells.root_keys(at), asking, rows: &every[..n], out });
             let mut next = 0;
             while next < n {
                 let run = self.run_from(&work.usable, at, &work.every[..n], next);

@@ -5,6 +5,7 @@ use super::*;
 use crate::mem::{Dtype, Tensor};
 
 use core::f32::consts::LOG2_E;
+use half::f16;
 use std::vec;
 use std::vec::Vec;
 

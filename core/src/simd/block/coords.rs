@@ -14,7 +14,7 @@ use half::bf16;
 const WORD: usize = 8;
 
 /// A code stands for so much less, in units.
-const MIDDLE: f32 = 7.5;
+pub(super) const MIDDLE: f32 = 7.5;
 
 /// Words that the coordinates of a vector of `dim` elements take.
 pub(crate) fn words(dim: usize) -> usize {

@@ -60,7 +60,6 @@ impl Fetch {
     pub(crate) fn stored(x: Stored<'_>) -> Fetch {
         match x {
             Stored::F32(x) => Fetch::of(x),
-            Stored::F16(x) => Fetch::of(x),
             Stored::Bf16(x) => Fetch::of(x),
         }
     }

@@ -3,7 +3,7 @@
 //! A block lies transposed, so that its vectors fill the lanes; queries are read as they lie, as broadcasts. Whatever a
 //! list holds costs the same per row: lists are what is left when most rows do not want a block.
 //!
-//! `scores` products; `total` sums of weights; `choose` estimates and what is opened for them; `by_child` who opens a child;
+//! `scores` products, `byte_keys` those with keys in bytes; `total` sums of weights; `choose` estimates and what is opened for them; `by_child` who opens a child;
 //! `sift` and `sift_keys` a second look along the coordinates of `coords`; `weigh` exact weights; `opened` all of it for the opened cells of a node; `thresholds` what rows open, and how that rises; `few_rows` all of it for a few rows, `roots` what comes before and after; `biased` the same with biases; `bound` what an estimate may be wrong by, `width` what that is made from; `values` weighted sums, `byte_values` of values in bytes; `gather` bringing rows together.
 
 mod biased;
@@ -11,6 +11,9 @@ mod biased;
 mod biased_tests;
 mod bound;
 mod by_child;
+mod byte_keys;
+#[cfg(all(test, feature = "full"))]
+mod byte_keys_tests;
 mod byte_values;
 #[cfg(all(test, feature = "full"))]
 mod byte_values_tests;
@@ -44,6 +47,7 @@ pub(crate) use biased::{
 };
 pub(crate) use bound::{Beyond, Bound, Opening, Proofs};
 pub(crate) use by_child::{ByChild, TOGETHER};
+pub(crate) use byte_keys::{Asking, ByteKeys, NodeKeys, ScoreNodes, round_key};
 pub(crate) use byte_values::{ByteValues, round_value};
 pub(crate) use choose::{Children, Choose, Doubt, Limits};
 pub(crate) use coords::{Along, Bytes, Coded, Encode, Many, RoundQuery, words};
@@ -63,7 +67,7 @@ pub(crate) use width::{Remainders, Width};
 use super::math;
 use super::vector::Simd;
 use choose::SPREAD;
-use half::{bf16, f16};
+use half::bf16;
 
 /// Vectors of a block.
 pub(crate) const BLOCK: usize = 16;
@@ -80,7 +84,6 @@ pub(crate) struct Matrix<'a> {
 #[derive(Clone, Copy)]
 pub(crate) enum Stored<'a> {
     F32(&'a [f32]),
-    F16(&'a [f16]),
     Bf16(&'a [bf16]),
 }
 
@@ -88,7 +91,6 @@ impl<'a> Stored<'a> {
     fn len(&self) -> usize {
         match self {
             Stored::F32(x) => x.len(),
-            Stored::F16(x) => x.len(),
             Stored::Bf16(x) => x.len(),
         }
     }
@@ -97,7 +99,6 @@ impl<'a> Stored<'a> {
     pub(crate) fn part(self, at: usize, n: usize) -> Stored<'a> {
         match self {
             Stored::F32(x) => Stored::F32(&x[at..][..n]),
-            Stored::F16(x) => Stored::F16(&x[at..][..n]),
             Stored::Bf16(x) => Stored::Bf16(&x[at..][..n]),
         }
     }

@@ -1,8 +1,8 @@
-//! All nodes for a few rows, root block after root block: what [`Scores`], [`Total`], [`Choose`], [`Doubt`] and [`AddValues`] do
+//! All nodes for a few rows, root block after root block: what [`ScoreNodes`], [`Total`], [`Choose`], [`Doubt`] and [`AddValues`] do
 //! with one. For a row or two a task of its own costs a block nearly as much again.
 
 use super::few_rows::Means;
-use super::{AddValues, BLOCK, Children, Choose, Doubt, Fetch, Limits, Matrix, Scores, Stored, Total};
+use super::{AddValues, Asking, BLOCK, Children, Choose, Doubt, Fetch, Limits, NodeKeys, ScoreNodes, Total};
 use crate::simd::vector::Simd;
 use crate::simd::{Task, part};
 
@@ -20,8 +20,8 @@ const fn asks<S: Simd>() -> bool {
 /// Root blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Roots<'a> {
-    /// Mean keys of the nodes, `[root block][dim][BLOCK]`.
-    pub(crate) keys: Stored<'a>,
+    /// Mean keys of the nodes.
+    pub(crate) keys: NodeKeys<'a>,
     pub(crate) means: Means<'a>,
     /// By root block: nodes that rows see, as bits.
     pub(crate) present: &'a [u16],
@@ -30,8 +30,8 @@ pub(crate) struct Roots<'a> {
 impl<'a> Roots<'a> {
     /// Mean keys of a root block.
     #[inline(always)]
-    fn keys(&self, at: usize, dim: usize) -> Stored<'a> {
-        self.keys.part(at * dim * BLOCK, dim * BLOCK)
+    fn keys(&self, at: usize, dim: usize) -> NodeKeys<'a> {
+        self.keys.blocks(at, 1, dim)
     }
 
     /// Which nodes of a root block are seen, as numbers; none where that is none.
@@ -55,7 +55,7 @@ impl<'a> Roots<'a> {
 /// Scores of all nodes, and of what is seen of them running maxima and sums of estimates, as [`Total`] makes them.
 pub(crate) struct ScoreRoots<'a> {
     pub(crate) roots: Roots<'a>,
-    pub(crate) q: Matrix<'a>,
+    pub(crate) asking: Asking<'a>,
     pub(crate) rows: &'a [u16],
     pub(crate) limits: Limits<'a>,
     /// `[query][BLOCK]` for every root block, which are `step` numbers apart.
@@ -68,17 +68,19 @@ pub(crate) struct ScoreRoots<'a> {
 
 impl Task for ScoreRoots<'_> {
     type Out = ();
+    const DOT16: bool = true;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let ScoreRoots { roots, q, rows, limits, scores, step, max, sum } = self;
+        let ScoreRoots { roots, asking, rows, limits, scores, step, max, sum } = self;
+        let dim = asking.q.cols;
         for at in 0..roots.present.len() {
             if asks::<S>() && at + AHEAD < roots.present.len() {
-                part(s, Fetch::stored(roots.keys(at + AHEAD, q.cols)));
+                part(s, roots.keys(at + AHEAD, dim).fetch());
             }
             let Some(present) = roots.seen(at) else { continue };
             let scores = &mut scores[at * step..][..rows.len() * BLOCK];
-            part(s, Scores { block: roots.keys(at, q.cols), q, rows, out: scores });
+            part(s, ScoreNodes { keys: roots.keys(at, dim), asking, rows, out: scores });
             let children = roots.children(at, &present);
             part(s, Total { scores, children, limits, count: rows.len(), max: &mut *max, sum: &mut *sum });
         }

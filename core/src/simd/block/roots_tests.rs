@@ -3,9 +3,11 @@
 use super::few_rows::Means;
 use super::tests::{close, first, isas, noise};
 use super::{
-    BLOCK, Children, ChooseRoots, Elements, LOWEST, Limits, Matrix, Roots, ScoreRoots, Scores, Stored, Total, Values,
+    Along, Asking, BLOCK, ByteKeys, Bytes, Children, ChooseRoots, Elements, LOWEST, Limits, Matrix, NodeKeys, Roots,
+    RoundQuery, ScoreNodes, ScoreRoots, Stored, Total, Values, round_key,
 };
-use half::f16;
+use crate::simd::Isa;
+use half::bf16;
 use std::vec;
 use std::vec::Vec;
 
@@ -19,18 +21,43 @@ const STEP: usize = 4 * BLOCK;
 struct Case {
     dim: usize,
     keys: Vec<f32>,
-    half: Vec<f16>,
+    words: Vec<u32>,
+    unit: Vec<[bf16; BLOCK]>,
     spread: Vec<f32>,
     q: Vec<f32>,
+    codes: Vec<i32>,
+    along: Vec<Along>,
     numbers: Vec<f32>,
 }
 
 impl Case {
     fn new(dim: usize) -> Case {
         let positive = |n: usize, seed: u64| noise(n, seed).iter().map(|x| 1.0 + 0.5 * x).collect::<Vec<_>>();
-        let half: Vec<f16> = noise(ROOTS * dim * BLOCK, 4).iter().map(|&x| f16::from_f32(x)).collect();
-        let keys = half.iter().map(|x| x.to_f32()).collect();
-        Case { dim, keys, half, spread: positive(ROOTS * BLOCK, 5), q: noise(3 * dim, 6), numbers: positive(3, 7) }
+        let (keys, q) = (noise(ROOTS * dim * BLOCK, 4), noise(3 * dim, 6));
+        let each = ByteKeys::quads(dim);
+        let (mut words, mut unit) = (vec![0; ROOTS * each * BLOCK], vec![[bf16::ZERO; BLOCK]; ROOTS]);
+        for (i, key) in keys.chunks_exact(dim).enumerate() {
+            let at = i / BLOCK;
+            round_key(key, &noise(dim, 9), i % BLOCK, &mut words[at * each * BLOCK..], &mut unit[at]);
+        }
+        let (mut codes, mut along) = (vec![0; 3 * each], Vec::new());
+        for (x, out) in q.chunks_exact(dim).zip(codes.chunks_exact_mut(each)) {
+            let (unit, sum, lost) = Isa::Scalar.run(RoundQuery { x, out });
+            along.push(Along::new(unit, sum, lost));
+        }
+        let (spread, numbers) = (positive(ROOTS * BLOCK, 5), positive(3, 7));
+        Case { dim, keys, words, unit, spread, q, codes, along, numbers }
+    }
+
+    /// As they are stored, one way or the other.
+    fn stored(&self) -> [NodeKeys<'_>; 2] {
+        let (words, unit) = (&self.words, &self.unit);
+        [NodeKeys::Whole(Stored::F32(&self.keys)), NodeKeys::Bytes(ByteKeys { words, unit })]
+    }
+
+    fn asking(&self) -> Asking<'_> {
+        let q = Matrix { data: &self.q, stride: self.dim, cols: self.dim };
+        Asking { q, bytes: Bytes { codes: &self.codes, of: &self.along }, base: &self.numbers }
     }
 
     fn means(&self) -> Means<'_> {
@@ -42,10 +69,6 @@ impl Case {
         let x = &self.numbers;
         Limits { reference: x, needle: x, mass: x, sigma: x, stand_out: 1.0, softcap }
     }
-
-    fn matrix(&self) -> Matrix<'_> {
-        Matrix { data: &self.q, stride: self.dim, cols: self.dim }
-    }
 }
 
 #[test]
@@ -55,12 +78,12 @@ fn scores_and_sums_of_all_nodes_are_those_of_root_blocks() {
         for isa in isas() {
             for (rows, softcap) in [(&[0, 1, 2][..], 0.0), (&[0], 3.0), (&[0, 1], 0.0)] {
                 let n = rows.len();
-                for stored in [Stored::F32(&case.keys), Stored::F16(&case.half)] {
+                for stored in case.stored() {
                     let empty = || (vec![f32::NAN; ROOTS * STEP], vec![LOWEST; n * BLOCK], vec![0.0; n * BLOCK]);
                     let (mut scores, mut max, mut sum) = empty();
                     isa.run(ScoreRoots {
                         roots: Roots { keys: stored, means: case.means(), present: &PRESENT },
-                        q: case.matrix(),
+                        asking: case.asking(),
                         rows,
                         limits: case.limits(softcap),
                         scores: &mut scores,
@@ -70,9 +93,9 @@ fn scores_and_sums_of_all_nodes_are_those_of_root_blocks() {
                     });
                     let mut want = empty();
                     for (at, &bits) in PRESENT.iter().enumerate().filter(|(_, bits)| **bits != 0) {
-                        let block = stored.part(at * dim * BLOCK, dim * BLOCK);
+                        let (keys, asking) = (stored.blocks(at, 1, dim), case.asking());
                         let out = &mut want.0[at * STEP..][..n * BLOCK];
-                        isa.run(Scores { block, q: case.matrix(), rows, out });
+                        isa.run(ScoreNodes { keys, asking, rows, out });
                         let Means { spread, reach, .. } = case.means().block(at);
                         let present = &core::array::from_fn(|lane| f32::from(bits >> lane & 1));
                         let children = Children { spread, reach, present, bits, log2_count: 8.0 };
@@ -94,8 +117,8 @@ fn sums_are_of_what_is_seen() {
     for isa in isas() {
         let (mut scores, mut max, mut sum) = (vec![0.0; ROOTS * STEP], vec![LOWEST; 3 * BLOCK], vec![0.0; 3 * BLOCK]);
         isa.run(ScoreRoots {
-            roots: Roots { keys: Stored::F32(&case.keys), means: case.means(), present: &PRESENT },
-            q: case.matrix(),
+            roots: Roots { keys: case.stored()[0], means: case.means(), present: &PRESENT },
+            asking: case.asking(),
             rows: &[0, 1, 2],
             limits: case.limits(0.0),
             scores: &mut scores,
@@ -128,7 +151,7 @@ fn nothing_is_listed_where_nothing_is_seen() {
     for isa in isas() {
         let (mut weights, mut open, mut sure) = (vec![f32::NAN; ROOTS * BLOCK], vec![0xffff; ROOTS], vec![0; ROOTS]);
         isa.run(ChooseRoots {
-            roots: Roots { keys: Stored::F32(&case.keys), means: case.means(), present: &PRESENT },
+            roots: Roots { keys: case.stored()[0], means: case.means(), present: &PRESENT },
             rows: &[0],
             limits: case.limits(0.0),
             scores: &scores,

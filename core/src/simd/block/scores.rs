@@ -2,7 +2,7 @@
 
 use super::{BLOCK, Matrix, Stored, check};
 use crate::simd::Task;
-use crate::simd::element::{Bf16, Element, F16, F32};
+use crate::simd::element::{Bf16, Element, F32};
 use crate::simd::vector::Simd;
 
 /// `out[i * BLOCK + j] = <q[rows[i]], vector j>`; `block` is `[cols][BLOCK]`.
@@ -24,7 +24,6 @@ impl Task for Scores<'_> {
         unsafe {
             match self.block {
                 Stored::F32(block) => self.of::<F32, S>(s, block.as_ptr()),
-                Stored::F16(block) => self.of::<F16, S>(s, block.as_ptr().cast()),
                 Stored::Bf16(block) => self.of::<Bf16, S>(s, block.as_ptr().cast()),
             }
         }
@@ -173,7 +172,6 @@ impl Task for Forms<'_> {
         unsafe {
             match self.moment {
                 Stored::F32(x) => self.squares::<F32, S>(s, x.as_ptr()),
-                Stored::F16(x) => self.squares::<F16, S>(s, x.as_ptr().cast()),
                 Stored::Bf16(x) => self.squares::<Bf16, S>(s, x.as_ptr().cast()),
             }
         }

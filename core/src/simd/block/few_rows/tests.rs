@@ -3,7 +3,7 @@
 use super::super::coords::words;
 use super::super::tests::{cap, close, first, isas, noise};
 use super::super::{
-    AddRoots, Along, ChooseRoots, Elements, Encode, Limits, Roots, RoundQuery, Shares, Stored, Thresholds,
+    AddRoots, Along, ChooseRoots, Elements, Encode, Limits, NodeKeys, Roots, RoundQuery, Shares, Stored, Thresholds,
 };
 use super::*;
 use crate::math::hash;
@@ -369,8 +369,11 @@ impl Case {
         let (mut mass, mut fine, mut coarse) = (self.mass.clone(), self.fine.clone(), self.coarse.clone());
         let [lean_of_cells, lean_of_nodes] = &mut lean;
         let keys_of_nodes = vec![0.0; ROOTS * self.dim * BLOCK];
-        let roots =
-            Roots { keys: Stored::F32(&keys_of_nodes), means: self.of_nodes.means(self.cols), present: &self.present };
+        let roots = Roots {
+            keys: NodeKeys::Whole(Stored::F32(&keys_of_nodes)),
+            means: self.of_nodes.means(self.cols),
+            present: &self.present,
+        };
         isa.run(ChooseRoots {
             roots,
             rows: &rows,
