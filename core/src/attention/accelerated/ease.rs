@@ -4,6 +4,9 @@
 //! How far a key stands out from its cell, and a cell from its node, differs by head; thresholds are for those where that is most. Rows
 //! of a trial that find as many heavy keys with fewer deviations tell that their head is another. What is compared is what was found,
 //! not what is there: it says what easing loses, and not what is lost anyway.
+//!
+//! What is estimated, and which keys and cells count with values of their own, matters less the more keys share the weights: heads with
+//! room left let estimates be wrong by more.
 
 use super::all::stretch;
 use super::block::{RowBlock, SAMPLED, Work};

@@ -37,11 +37,11 @@ pub struct Rule {
 
 /// How far the thresholds of a few rows are eased; see [`Rule::eased`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ease {
+pub(super) struct Ease {
     /// How often those for keys are, up to twice.
-    pub keys: usize,
+    pub(super) keys: usize,
     /// How often those for what is estimated are doubled.
-    pub estimates: usize,
+    pub(super) estimates: usize,
 }
 
 /// Times `outstanding_few` for a few rows from whose outputs offsets are taken, and times their `stand_out_node`.
@@ -112,7 +112,7 @@ impl Rule {
     /// with values of their own.
     // One copy: that keeps the code small.
     #[inline(never)]
-    pub fn eased(&self, ease: Ease) -> Rule {
+    pub(super) fn eased(&self, ease: Ease) -> Rule {
         let mut rule = *self;
         let more = (1u32 << ease.estimates) as f32;
         for share in [&mut rule.cell, &mut rule.node, &mut rule.fine, &mut rule.coarse] {
