@@ -7,7 +7,7 @@ pub struct Rule {
     pub needle: f32,
     /// See `needle`. Times 0.6 where nothing is taken from outputs that rows of a trial err by in common: errors are larger there.
     pub outstanding: f32,
-    /// The same for a few rows, which know no `plenty`; see also [`Rule::eased`].
+    /// The same for a few rows, which know no `plenty`; see also `Rule::eased`.
     pub outstanding_few: f32,
     /// Of many rows, those that have opened more cells than this look for heavier keys in proportion, up to `most` times `needle`:
     /// the more cells, the less one more takes from the error.
