@@ -23,6 +23,9 @@ pub(super) const EASIEST: Ease = Ease { keys: 2, estimates: 2 };
 /// The part of the tolerance that heads keep whose thresholds for estimates ease: there is less to gain by it.
 const SPARED: f64 = 0.8;
 
+/// The part that heads keep whose thresholds for keys ease twice: the rows that follow have other heavy keys.
+const SPARED_TWICE: f64 = 0.9;
+
 /// Keys that weigh so many times what is looked for then are heavy.
 const HEAVY: f32 = 1.5;
 
@@ -40,6 +43,40 @@ fn keeps(found: u32, again: u32) -> bool {
     found >= ENOUGH && found.saturating_sub(again) <= found / LOST
 }
 
+/// The easing for a head, if it bears any, with thresholds for estimates doubled so often at most; `try_out` says what part of the
+/// tolerance a trial's rows err by with an easing, and how many heavy keys they find. What was tried last with keys once, and with keys
+/// twice, is what is chosen.
+///
+/// Thresholds for keys come first: where they ease twice, a third of a step is gone, and of estimates less.
+fn easiest(estimates: usize, mut try_out: impl FnMut(Ease) -> (f64, u32)) -> Option<Ease> {
+    let (mut borne, mut heavy) = (None, 0);
+    for estimates in (0..=estimates).rev() {
+        let once = Ease { keys: 1, estimates };
+        let most = if estimates > 0 { SPARED } else { 1.0 };
+        if borne.is_none() {
+            let (error, found) = try_out(once);
+            heavy = found;
+            // Nor what is no number.
+            borne = (error <= most).then_some(once);
+        }
+        if borne.is_none() {
+            continue;
+        }
+        if heavy < ENOUGH {
+            break;
+        }
+        let twice = Ease { keys: EASIEST.keys, ..once };
+        let (error, again) = try_out(twice);
+        if !keeps(heavy, again) {
+            break;
+        }
+        if error <= most.min(SPARED_TWICE) {
+            return Some(twice);
+        }
+    }
+    borne
+}
+
 impl RowBlock<'_> {
     /// After a trial of rows that see no more than `mark` keys: notes what they err by in common as a few rows would attend them, and
     /// how far their thresholds are eased. O(rows of the trial x what each of them opens).
@@ -49,27 +86,17 @@ impl RowBlock<'_> {
             self.find_surplus(work, place);
         }
         self.find_heavy(work, rule, usable);
-        let [once, other] = FEW;
-        for estimates in (0..=estimates_among(usable * SEGMENT)).rev() {
-            let ease = Ease { keys: 1, estimates };
-            let most = if estimates > 0 { SPARED } else { 1.0 };
-            let (eased, found) = self.rehearse_few(work, &rule.eased(ease), usable, once);
-            // Nor what is no number.
-            let bears = |of: &Rehearsed| error(of) <= most;
-            if !bears(&eased) {
-                continue;
-            }
-            if found >= ENOUGH {
-                let more = Ease { keys: EASIEST.keys, ..ease };
-                let (eased, again) = self.rehearse_few(work, &rule.eased(more), usable, other);
-                if bears(&eased) && keeps(found, again) {
-                    return carried.note_few(mark, more, work.offsets.of(other));
-                }
-            }
-            return carried.note_few(mark, ease, work.offsets.of(once));
-        }
-        self.rehearse_few(work, rule, usable, other);
-        carried.note_few(mark, Ease::default(), work.offsets.of(other));
+        // Offsets of thresholds for keys that ease once and twice.
+        let place = |ease: Ease| FEW[ease.keys.saturating_sub(1)];
+        let eased = easiest(estimates_among(usable * SEGMENT), |ease| {
+            let (of, found) = self.rehearse_few(work, &rule.eased(ease), usable, place(ease));
+            (error(&of), found)
+        });
+        let eased = eased.unwrap_or_else(|| {
+            self.rehearse_few(work, rule, usable, place(Ease::default()));
+            Ease::default()
+        });
+        carried.note_few(mark, eased, work.offsets.of(place(eased)));
     }
 
     /// The logits, as powers of two, from which on keys are heavy for the rows of the trial.
@@ -177,6 +204,42 @@ mod tests {
             row.iter_mut().zip(common).for_each(|(k, x)| *k = own * *k + along * x);
         }
         k
+    }
+
+    #[test]
+    fn keys_ease_before_estimates() {
+        // By how often estimates ease: what rows err by, with keys eased once and twice, and the keys that they find.
+        let chosen = |errors: [[f64; 3]; 2], found: [u32; 2], most: usize| {
+            let mut tried = Vec::new();
+            let chosen = easiest(most, |ease| {
+                tried.push(ease);
+                (errors[ease.keys - 1][ease.estimates], found[ease.keys - 1])
+            });
+            // What is chosen was tried last of its kind: its offsets are there.
+            if let Some(chosen) = chosen {
+                assert_eq!(tried.iter().rfind(|ease| ease.keys == chosen.keys), Some(&chosen));
+            }
+            chosen.map(|ease| (ease.keys, ease.estimates))
+        };
+        let (little, kept) = ([0.1; 3], [100, 100]);
+        for (errors, found, most, want) in [
+            ([little, little], kept, 2, Some((2, 2))),
+            ([little, little], kept, 0, Some((2, 0))),
+            ([little, little], [ENOUGH - 1; 2], 2, Some((1, 2))),
+            ([little, little], [100, 90], 2, Some((1, 2))),
+            // Keys twice is worth more than estimates.
+            ([little, [0.6, 0.7, 0.81]], kept, 2, Some((2, 1))),
+            ([little, [0.89, 0.9, 0.9]], kept, 2, Some((2, 0))),
+            ([[0.1, 0.2, 0.9], [0.85, 0.85, 0.9]], kept, 2, Some((2, 0))),
+            // Where it is not borne, estimates ease as far as they may with keys once.
+            ([[0.1, 0.7, 0.9], [0.91, 0.95, 1.0]], kept, 2, Some((1, 1))),
+            ([[1.0, 1.1, 1.2], [1.1, 1.2, 1.3]], kept, 2, Some((1, 0))),
+            ([[1.01, 1.1, 1.2], little], kept, 2, None),
+            ([[f64::NAN; 3], little], kept, 2, None),
+            ([little, [f64::NAN; 3]], kept, 2, Some((1, 2))),
+        ] {
+            assert_eq!(chosen(errors, found, most), want, "{errors:?}, {found:?}");
+        }
     }
 
     #[test]
