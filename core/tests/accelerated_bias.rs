@@ -475,3 +475,42 @@ fn sessions_take_biases_to_their_cells() {
         }
     }
 }
+
+/// What single rows err by is told by rows of a batch, which go down in lists where biases are added, and open cells there.
+#[test]
+fn trials_under_biases_speak_for_single_rows() {
+    let (tokens, rows, group) = (9 * SEGMENT + 40, 200, 2);
+    let mut heads = Heads::new(1, 1, group, rows, tokens, 0.5);
+    // Rows that want the same cells: long lists.
+    let (common, own) = (noise(DIM, 4, 1.5), noise(group * rows * DIM, 5, 0.1));
+    for (i, x) in heads.q.iter_mut().enumerate() {
+        *x = common[i % DIM] + own[i];
+    }
+    let o = SessionOptions {
+        heads_q: group,
+        heads_kv: 1,
+        dim_k: DIM,
+        dim_v: DIM,
+        capacity: tokens,
+        kv_dtype: Dtype::F32,
+        attention: mode(Mode::Accelerated, 0.05),
+        dense_below: 0,
+    };
+    let mut session = Session::new_in(&o, &memory(0)).unwrap();
+    let kv = [1, 1, tokens, DIM];
+    session.append(Tensor::new(&heads.k, kv).unwrap(), Tensor::new(&heads.v, kv).unwrap()).unwrap();
+    session.commit().unwrap();
+    let mut bias = noise(group * rows * tokens, 77, 0.5);
+    for (i, row) in bias.chunks_mut(tokens).enumerate() {
+        row[tokens - rows + i % rows + 1..].fill(-INF);
+    }
+    let mask = additive(&bias, [1, group, rows, tokens]);
+    let mut out = vec![0.0; group * rows * DIM];
+    let q = Tensor::new(&heads.q, [1, group, rows, DIM]).unwrap();
+    let to = TensorMut::new(&mut out, [1, group, rows, DIM]).unwrap();
+    let stats = session.attend(q, Some(mask), &to, None, &memory(0), 0, 1).unwrap();
+    let (want, _) = heads.naive(&bias, [1, group], AttentionOptions::default());
+    let error = distance(&out, &want);
+    assert!(error < 0.05, "{error}");
+    assert!(stats.cells_opened > 0 && stats.pairs < stats.pairs_dense, "{stats:?}");
+}

@@ -14,6 +14,7 @@ use super::carried::Carried;
 use super::ladder::{Rehearsed, error};
 use super::offset::FEW;
 use super::rule::{Ease, Rule};
+use super::walk::Done;
 use crate::cells::SEGMENT;
 use crate::mem::Buf;
 
@@ -114,8 +115,17 @@ impl RowBlock<'_> {
     fn rehearse_few(&self, work: &mut Work, rule: &Rule, usable: usize, place: usize) -> (Rehearsed, u32) {
         self.expect_of_sample(work, place);
         self.set_limits(work, rule, usable, true);
+        let (done, found) =
+            if work.is_lifted() { (self.descend(work, true, false, &mut None), 0) } else { self.count_heavy(work) };
+        let of = self.rehearsed(work, place, true, true, &done);
+        self.clear(work);
+        (of, found)
+    }
+
+    /// The rows of the trial one after the other, and how many heavy keys they find.
+    fn count_heavy(&self, work: &mut Work) -> (Done, u32) {
         work.room.fill_up(0.0);
-        // Used by the watch while the rest is written.
+        // Used by the watch while the rest is written: rows that go down by themselves need none of it.
         let mut take = |of: fn(&mut Work) -> &mut Buf<f32>| {
             let empty = Buf::new(work.q.memory());
             core::mem::replace(of(work), empty)
@@ -133,15 +143,9 @@ impl RowBlock<'_> {
                 found += u32::from(x >= heavy[at]);
             }
         };
-        let done = if work.is_lifted() {
-            self.descend(work, true, false, &mut None)
-        } else {
-            self.sample_apart(work, &mut Some(&mut count))
-        };
-        let of = self.rehearsed(work, place, true, true, &done);
+        let done = self.sample_apart(work, &mut Some(&mut count));
         (work.asked, work.heavy, work.room) = (asked, heavy, key);
-        self.clear(work);
-        (of, found)
+        (done, found)
     }
 }
 
