@@ -1,5 +1,5 @@
 //! How far the thresholds of a few rows ease: those of heads that keep the tolerance with it, since offsets are taken from their
-//! outputs, and further those of heads whose rows have many heavy keys and lose none of them by it.
+//! outputs, and further those of heads whose rows have many heavy keys and lose next to none of them by it.
 //!
 //! How far a key stands out from its cell, and a cell from its node, differs by head; thresholds are for those where that is most. Rows
 //! of a trial that find as many heavy keys with fewer deviations tell that their head is another. What is compared is what was found,
@@ -32,7 +32,7 @@ const HEAVY: f32 = 1.5;
 
 /// Heavy keys from which on a trial tells something, and one in how many may be lost.
 const ENOUGH: u32 = 48;
-const LOST: u32 = 64;
+const LOST: u32 = 32;
 
 /// How often thresholds for estimates ease at most against so many keys: among few there is little to gain.
 fn estimates_among(keys: usize) -> usize {
@@ -165,9 +165,11 @@ mod tests {
             (ENOUGH - 1, ENOUGH - 1, false),
             (ENOUGH, ENOUGH, true),
             (ENOUGH, ENOUGH + 2, true),
-            (ENOUGH, ENOUGH - 1, false),
-            (LOST, LOST - 1, true),
-            (LOST, LOST - 2, false),
+            (ENOUGH, ENOUGH - 1, true),
+            (ENOUGH, ENOUGH - 2, false),
+            (4 * LOST - 1, 4 * LOST - 4, true),
+            (4 * LOST - 1, 4 * LOST - 5, false),
+            (4 * LOST, 4 * LOST - 4, true),
             (10 * LOST, 9 * LOST, false),
         ] {
             assert_eq!(keeps(found, again), want, "{again} of {found}");
