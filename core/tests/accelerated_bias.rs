@@ -85,6 +85,25 @@ impl Heads {
         Run { out, lse, stats }
     }
 
+    /// An accelerated session with all keys and values of the first sequence.
+    fn session(&self, dtype: Dtype) -> Session {
+        let o = SessionOptions {
+            heads_q: self.heads(),
+            heads_kv: self.heads_kv,
+            dim_k: DIM,
+            dim_v: DIM,
+            capacity: self.keys,
+            kv_dtype: dtype,
+            attention: mode(Mode::Accelerated, 0.05),
+            dense_below: 0,
+        };
+        let mut session = Session::new_in(&o, &memory(0)).unwrap();
+        let kv = [1, self.heads_kv, self.keys, DIM];
+        session.append(Tensor::new(&self.k, kv).unwrap(), Tensor::new(&self.v, kv).unwrap()).unwrap();
+        session.commit().unwrap();
+        session
+    }
+
     /// Outputs and log-sum-exps in f64, with biases of `batches` and `heads` (1: shared).
     fn naive(&self, bias: &[f32], [batches, heads]: [usize; 2], o: AttentionOptions) -> (Vec<f64>, Vec<f64>) {
         let (mut out, mut lse) = (Vec::new(), Vec::new());
@@ -433,20 +452,7 @@ fn sessions_take_biases_to_their_cells() {
                 let round = |x: &mut f32| *x = f16::from_f32(*x).to_f32();
                 heads.k.iter_mut().chain(&mut heads.v).for_each(round);
             }
-            let o = SessionOptions {
-                heads_q: group,
-                heads_kv: 1,
-                dim_k: DIM,
-                dim_v: DIM,
-                capacity: tokens,
-                kv_dtype: dtype,
-                attention: mode(Mode::Accelerated, 0.05),
-                dense_below: 0,
-            };
-            let mut session = Session::new_in(&o, &memory(0)).unwrap();
-            let kv = [1, 1, tokens, DIM];
-            session.append(Tensor::new(&heads.k, kv).unwrap(), Tensor::new(&heads.v, kv).unwrap()).unwrap();
-            session.commit().unwrap();
+            let session = heads.session(dtype);
             let mut plan = Plan::new();
             session.work_plan(rows, &mut plan).unwrap();
             let bytes = plan.finish().unwrap().bytes;
@@ -486,20 +492,7 @@ fn trials_under_biases_speak_for_single_rows() {
     for (i, x) in heads.q.iter_mut().enumerate() {
         *x = common[i % DIM] + own[i];
     }
-    let o = SessionOptions {
-        heads_q: group,
-        heads_kv: 1,
-        dim_k: DIM,
-        dim_v: DIM,
-        capacity: tokens,
-        kv_dtype: Dtype::F32,
-        attention: mode(Mode::Accelerated, 0.05),
-        dense_below: 0,
-    };
-    let mut session = Session::new_in(&o, &memory(0)).unwrap();
-    let kv = [1, 1, tokens, DIM];
-    session.append(Tensor::new(&heads.k, kv).unwrap(), Tensor::new(&heads.v, kv).unwrap()).unwrap();
-    session.commit().unwrap();
+    let session = heads.session(Dtype::F32);
     let mut bias = noise(group * rows * tokens, 77, 0.5);
     for (i, row) in bias.chunks_mut(tokens).enumerate() {
         row[tokens - rows + i % rows + 1..].fill(-INF);
