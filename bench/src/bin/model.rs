@@ -1,7 +1,7 @@
 //! What a small model makes of attention on long texts: perplexity, and captures of its queries, keys and values.
 
 use clap::{Parser, Subcommand};
-use iceformer_bench::model::cli::Common;
+use iceformer_bench::model::cli::{Common, Progress};
 use iceformer_bench::model::{capture, modes, perplexity, text};
 use iceformer_core::attention::{AttentionOptions, Mode};
 use std::path::PathBuf;
@@ -37,13 +37,15 @@ enum Command {
         #[arg(long, value_name = "X,..", value_delimiter = ',')]
         tolerance: Vec<f32>,
     },
-    /// Writes queries, keys and values of every layer in f16: layer{l}.q [heads, n, d], layer{l}.k and .v
-    /// [KV heads, n, d]
+    /// Writes queries, keys and values in f16 as they come: layer{l}.q [heads, n, d], layer{l}.k and .v [KV heads, n, d]
     Capture {
         #[command(flatten)]
         common: Common,
         #[command(flatten)]
         texts: Texts,
+        /// Layers, all of them without it; those after the last are not computed
+        #[arg(long, value_name = "L,..", value_delimiter = ',')]
+        layers: Vec<usize>,
         /// The safetensors file to write
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
@@ -56,7 +58,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let Some(model) = common.load()? else { return Ok(()) };
             let tokens = text::document(&model.tokenizer, &texts.text, texts.n)?;
             let choices = modes::choices(&model.weights, &common.kind(), &tolerance)?;
-            let all = perplexity::measure(&model, &choices, &tokens, |_| ())?;
+            let mut progress = Progress::new(tokens.len());
+            let all = perplexity::measure(&model, &choices, &tokens, |done| progress.at(done))?;
             println!(
                 "{} tokens; attention and total in seconds; opened: share of the pairs computed exactly; estimated:",
                 tokens.len()
@@ -81,18 +84,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 );
             }
         }
-        Command::Capture { common, texts, out } => {
+        Command::Capture { common, texts, layers, out } => {
             let Some(model) = common.load()? else { return Ok(()) };
             let tokens = text::document(&model.tokenizer, &texts.text, texts.n)?;
             let mut kind = common.kind();
             kind.attention = AttentionOptions { mode: Mode::Exact, ..kind.attention };
             let source: Vec<_> = texts.text.iter().map(|t| t.rsplit('/').next().unwrap_or(t)).collect();
-            let start = std::time::Instant::now();
-            capture::capture(&model, &tokens, &kind, &source.join(", "), &out, |done| {
-                if done % 8192 == 0 {
-                    println!("{done} tokens, {:.1} s", start.elapsed().as_secs_f64());
-                }
-            })?;
+            let layers = if layers.is_empty() { (0..model.weights.shape.layers).collect() } else { layers };
+            let mut progress = Progress::new(tokens.len());
+            let what = capture::What { layers: &layers, source: &source.join(", ") };
+            capture::capture(&model, &tokens, &kind, &what, &out, |done| progress.at(done))?;
             println!("{}: {} bytes", out.display(), std::fs::metadata(&out)?.len());
         }
     }

@@ -1,10 +1,12 @@
 //! Options that the programs share.
 
+use super::rope::Scaling;
 use super::{Kind, Model, Result, default_model};
 use clap::{Args, ValueEnum};
 use iceformer_core::attention::AttentionOptions;
 use iceformer_core::mem::Dtype;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Storage of keys and values.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -18,7 +20,7 @@ pub enum Storage {
 /// Which model, and how it is run.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// Llama-architecture GGUF file with f16 or f32 tensors
+    /// Llama-architecture GGUF file with a byte-level BPE tokenizer
     #[arg(long, value_name = "FILE", default_value_os_t = default_model())]
     pub model: PathBuf,
     /// Storage of keys and values in the sessions
@@ -30,6 +32,38 @@ pub struct Common {
     /// Tokens per step of a prompt
     #[arg(long, value_name = "N", default_value_t = 512)]
     pub chunk: usize,
+    /// Rotary positions by YaRN for texts this many times longer than those of the training; what the file says is void
+    #[arg(long, value_name = "FACTOR", conflicts_with = "rope_linear")]
+    pub yarn: Option<f64>,
+    /// Rotary positions divided by this; what the file says is void
+    #[arg(long, value_name = "FACTOR")]
+    pub rope_linear: Option<f64>,
+    /// Names of control tokens in texts stand for these tokens
+    #[arg(long)]
+    pub control: bool,
+}
+
+/// Lines on standard error while something long runs, every ten seconds.
+pub struct Progress {
+    all: usize,
+    start: Instant,
+    last: Duration,
+}
+
+impl Progress {
+    /// Of so many tokens.
+    pub fn new(all: usize) -> Progress {
+        Progress { all, start: Instant::now(), last: Duration::ZERO }
+    }
+
+    /// So many are done.
+    pub fn at(&mut self, done: usize) {
+        let now = self.start.elapsed();
+        if now - self.last >= Duration::from_secs(10) {
+            self.last = now;
+            eprintln!("{done} of {} tokens, {:.0} s", self.all, now.as_secs_f64());
+        }
+    }
 }
 
 impl Common {
@@ -42,7 +76,13 @@ impl Common {
             println!("skipped: no model at {} (--model FILE names one)", self.model.display());
             return Ok(None);
         }
-        Model::load(&self.model).map(Some)
+        let mut model = Model::load(&self.model)?;
+        let scaling = self.yarn.map(Scaling::yarn).or(self.rope_linear.map(Scaling::Linear));
+        if let Some(scaling) = scaling {
+            model.weights.rope = model.weights.rope.scaled(scaling)?;
+        }
+        model.tokenizer.set_control(self.control);
+        Ok(Some(model))
     }
 
     /// Exact attention as asked for; programs change the mode.

@@ -1,7 +1,7 @@
-//! GGUF version 3: metadata and f32 or f16 tensors, little-endian.
+//! GGUF versions 2 and 3: metadata and tensors, little-endian.
 
 use super::Result;
-use half::f16;
+use super::quant::Kind;
 use std::collections::HashMap;
 
 /// A metadata value.
@@ -20,7 +20,7 @@ pub enum Value {
 struct Tensor {
     /// Fastest dimension first.
     shape: Vec<usize>,
-    half: bool,
+    kind: Kind,
     offset: usize,
 }
 
@@ -97,7 +97,7 @@ impl Gguf {
             return Err("not a GGUF file".into());
         }
         let version = c.u32()?;
-        if version != 3 {
+        if !(2..=3).contains(&version) {
             return Err(format!("GGUF version {version} is not supported").into());
         }
         let (tensor_count, value_count) = (c.size()?, c.size()?);
@@ -112,12 +112,9 @@ impl Gguf {
             let name = c.text()?;
             let dims = c.u32()?;
             let shape = (0..dims).map(|_| c.size()).collect::<Result<_>>()?;
-            let half = match c.u32()? {
-                0 => false,
-                1 => true,
-                other => return Err(format!("{name}: element type {other} is not supported").into()),
-            };
-            tensors.insert(name, Tensor { shape, half, offset: c.size()? });
+            let number = c.u32()?;
+            let kind = Kind::of(number).ok_or_else(|| format!("{name}: element type {number} is not supported"))?;
+            tensors.insert(name, Tensor { shape, kind, offset: c.size()? });
         }
         let alignment = match values.get("general.alignment") {
             Some(&Value::Whole(n)) => usize::try_from(n).ok().filter(|n| n.is_power_of_two()),
@@ -143,6 +140,14 @@ impl Gguf {
         }
     }
 
+    /// A whole number that fits `usize`, or another where it is missing.
+    ///
+    /// # Errors
+    /// Something else.
+    pub fn whole_or(&self, key: &str, or: usize) -> Result<usize> {
+        if self.has(key) { self.whole(key) } else { Ok(or) }
+    }
+
     /// A floating-point number.
     ///
     /// # Errors
@@ -154,6 +159,14 @@ impl Gguf {
         }
     }
 
+    /// A floating-point number, or another where it is missing.
+    ///
+    /// # Errors
+    /// Something else.
+    pub fn float_or(&self, key: &str, or: f64) -> Result<f64> {
+        if self.has(key) { self.float(key) } else { Ok(or) }
+    }
+
     /// Text.
     ///
     /// # Errors
@@ -163,6 +176,37 @@ impl Gguf {
             Value::Text(s) => Ok(s),
             _ => Err(format!("{key} is not text").into()),
         }
+    }
+
+    /// Whether a key is there.
+    pub fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
+    /// A truth value, where it is there.
+    ///
+    /// # Errors
+    /// Something else.
+    pub fn flag(&self, key: &str) -> Result<Option<bool>> {
+        match self.values.get(key) {
+            None => Ok(None),
+            Some(Value::Whole(n)) => Ok(Some(*n != 0)),
+            Some(_) => Err(format!("{key} is not a truth value").into()),
+        }
+    }
+
+    /// A list of whole numbers.
+    ///
+    /// # Errors
+    /// Missing, or something else.
+    pub fn wholes(&self, key: &str) -> Result<Vec<i128>> {
+        let Value::List(list) = self.value(key)? else { return Err(format!("{key} is not a list").into()) };
+        list.iter()
+            .map(|v| match v {
+                &Value::Whole(n) => Ok(n),
+                _ => Err(format!("{key} holds something else than whole numbers").into()),
+            })
+            .collect()
     }
 
     /// A list of texts.
@@ -188,15 +232,21 @@ impl Gguf {
         if t.shape != shape {
             return Err(format!("tensor {name} is {:?}, expected {shape:?}", t.shape).into());
         }
-        let width = if t.half { 2 } else { 4 };
-        let bytes = shape.iter().try_fold(width, |a: usize, &n| a.checked_mul(n));
+        let (elements, size) = t.kind.block();
+        if shape.first().is_none_or(|n| n % elements != 0) {
+            return Err(format!("tensor {name}: rows of {shape:?} are no whole blocks of {:?}", t.kind).into());
+        }
+        let all = shape.iter().try_fold(1, |a: usize, &n| a.checked_mul(n));
+        let bytes = all.and_then(|n| (n / elements).checked_mul(size));
         let begin = self.data.checked_add(t.offset);
         let range = begin.zip(bytes).and_then(|(b, n)| Some(b..b.checked_add(n)?));
         let bytes =
             range.and_then(|r| self.bytes.get(r)).ok_or_else(|| format!("tensor {name}: the file ends early"))?;
-        Ok(match t.half {
-            true => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-            false => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-        })
+        Ok(t.kind.numbers(bytes))
+    }
+
+    /// Names of all tensors.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
     }
 }

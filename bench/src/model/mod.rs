@@ -1,8 +1,8 @@
 //! A Llama-architecture model whose attention is one session per layer, to judge attention by what a model makes of it.
 //!
-//! `gguf` the file, `bpe` its tokenizer, `weights` its matrices; `dense` and `rope` the arithmetic beside attention;
-//! `run` the forward pass in chunks, `generate` greedy decoding, `modes` exact and accelerated by name; `text` prompts and
-//! documents; `needles`, `perplexity`, `capture` what is measured; `cli` what the programs share.
+//! `gguf` the file, `quant` its element types, `bpe` its tokenizer, `weights` its matrices; `dense` and `rope` the arithmetic
+//! beside attention; `run` the forward pass in chunks, `generate` greedy decoding, `modes` exact and accelerated by name; `text`
+//! prompts and documents; `needles`, `perplexity`, `capture` what is measured; `cli` what the programs share.
 
 pub mod bpe;
 pub mod capture;
@@ -13,6 +13,7 @@ pub mod gguf;
 pub mod modes;
 pub mod needles;
 pub mod perplexity;
+pub mod quant;
 pub mod rope;
 pub mod run;
 pub mod text;

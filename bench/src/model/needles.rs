@@ -30,7 +30,7 @@ impl Outcome {
 /// What the sessions answer.
 pub fn ask(model: &Model, choice: &Choice, prompt: &Prompt) -> Result<(String, Tally)> {
     let t = &model.tokenizer;
-    let mut tokens = vec![t.bos()];
+    let mut tokens = t.start();
     tokens.extend(t.encode(&prompt.text));
     let n = t.encode(&prompt.answer).len();
     let mut run = Run::new(&model.weights, tokens.len() + n, &choice.kind)?;

@@ -101,6 +101,14 @@ impl<'m> Run<'m> {
     /// # Errors
     /// Options that the sessions refuse.
     pub fn new(weights: &'m Weights, capacity: usize, kind: &Kind) -> Result<Run<'m>> {
+        Run::first(weights, weights.layers.len(), capacity, kind)
+    }
+
+    /// As [`Run::new`], of the first `layers` alone: for those who look at heads, not at what comes out.
+    ///
+    /// # Errors
+    /// As [`Run::new`].
+    pub fn first(weights: &'m Weights, layers: usize, capacity: usize, kind: &Kind) -> Result<Run<'m>> {
         let s = &weights.shape;
         let options = |layer: usize| SessionOptions {
             heads_q: s.heads_q,
@@ -109,7 +117,7 @@ impl<'m> Run<'m> {
             dim_v: s.dim,
             capacity,
             kv_dtype: kind.kv,
-            attention: match kind.exact_layers >> layer & 1 {
+            attention: match kind.exact_layers.checked_shr(layer as u32).unwrap_or(0) & 1 {
                 0 => kind.attention,
                 _ => AttentionOptions { mode: Mode::Exact, ..kind.attention },
             },
@@ -119,7 +127,7 @@ impl<'m> Run<'m> {
         Ok(Run {
             weights,
             kind,
-            sessions: (0..s.layers).map(|l| Ok(Session::new(&options(l))?)).collect::<Result<_>>()?,
+            sessions: (0..layers.min(s.layers)).map(|l| Ok(Session::new(&options(l))?)).collect::<Result<_>>()?,
             works: (0..kind.threads).map(|_| Ok(Memory::system(0)?)).collect::<Result<_>>()?,
             tally: Tally::default(),
         })
@@ -127,7 +135,7 @@ impl<'m> Run<'m> {
 
     /// Tokens so far.
     pub fn len(&self) -> usize {
-        self.sessions[0].len()
+        self.sessions.first().map_or(0, Session::len)
     }
 
     /// Whether there are none.
@@ -166,13 +174,13 @@ impl<'m> Run<'m> {
             let row = weights.embedding.chunks(s.width).nth(t as usize);
             x.extend_from_slice(row.ok_or("a token is outside the vocabulary")?);
         }
-        let table = Table::new(begin, rows, s.dim, s.rope_base);
+        let table = Table::new(begin, rows, &weights.rope);
         let (q_len, kv_len) = (rows * s.heads_q * s.dim, rows * s.heads_kv * s.dim);
         let mut norm = vec![0.0; x.len()];
         let (mut flat, mut out) = (vec![0.0; q_len], vec![0.0; q_len]);
         let (mut q, mut k, mut v) = (vec![0.0; q_len], vec![0.0; kv_len], vec![0.0; kv_len]);
         let (mut gate, mut up) = (vec![0.0; rows * s.inner], vec![0.0; rows * s.inner]);
-        for (l, layer) in weights.layers.iter().enumerate() {
+        for (l, layer) in weights.layers.iter().take(self.sessions.len()).enumerate() {
             rms_norm(&x, &layer.attention_norm, s.epsilon, &mut norm);
             for (w, heads) in [(&layer.q, &mut q), (&layer.k, &mut k), (&layer.v, &mut v)] {
                 let flat = &mut flat[..heads.len()];
@@ -230,7 +238,7 @@ impl<'m> Run<'m> {
         let start = Instant::now();
         let s = &self.weights.shape;
         let mut to = vec![0.0; hidden.len() / s.width * s.vocab];
-        product(hidden, &self.weights.output, s.width, &mut to, false, self.kind.threads);
+        product(hidden, self.weights.head(), s.width, &mut to, false, self.kind.threads);
         self.tally.total += start.elapsed().as_secs_f64();
         to
     }

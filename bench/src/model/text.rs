@@ -42,7 +42,7 @@ pub fn spread<T>(all: &[T], n: usize) -> Vec<&T> {
 /// # Errors
 /// Unreadable files; fewer than `n` tokens.
 pub fn document(tokenizer: &Tokenizer, files: &[String], n: usize) -> Result<Vec<u32>> {
-    let mut out = vec![tokenizer.bos()];
+    let mut out = tokenizer.start();
     for file in files {
         let (path, most) = match file.rsplit_once('=') {
             Some((path, most)) => (path, most.parse().map_err(|_| format!("{file}: no number of tokens"))?),

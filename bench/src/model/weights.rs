@@ -1,5 +1,6 @@
 //! Shape and matrices of a Llama-architecture model, all in f32.
 
+use super::rope::{DIVISORS, Rope};
 use super::{Gguf, Result};
 
 /// Sizes and constants.
@@ -19,8 +20,6 @@ pub struct Shape {
     pub dim: usize,
     /// Tokens of the vocabulary.
     pub vocab: usize,
-    /// Base of the rotary embedding.
-    pub rope_base: f64,
     /// What RMSNorm adds to the mean square.
     pub epsilon: f32,
 }
@@ -51,15 +50,33 @@ pub struct Layer {
 pub struct Weights {
     /// Sizes.
     pub shape: Shape,
+    /// Rotary embedding.
+    pub rope: Rope,
     /// `[vocab, width]`.
     pub embedding: Vec<f32>,
     /// In order.
     pub layers: Vec<Layer>,
     /// RMSNorm before the output.
     pub norm: Vec<f32>,
-    /// `[vocab, width]`.
-    pub output: Vec<f32>,
+    /// `[vocab, width]`, where it is not the embedding.
+    pub output: Option<Vec<f32>>,
 }
+
+/// Tensors of a layer.
+const PARTS: [&str; 9] =
+    ["attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"];
+
+/// Whether the forward pass uses a tensor: biases and experts it does not have.
+fn used(name: &str, layers: usize) -> bool {
+    let part = |name: &str| {
+        let (layer, part) = name.strip_prefix("blk.")?.strip_suffix(".weight")?.split_once('.')?;
+        Some(layer.parse::<usize>().ok()? < layers && PARTS.contains(&part))
+    };
+    [OUTPUT, DIVISORS, "token_embd.weight", "output_norm.weight"].contains(&name) || part(name) == Some(true)
+}
+
+/// The head that turns hidden rows into logits.
+const OUTPUT: &str = "output.weight";
 
 impl Weights {
     /// Reads and checks everything that the forward pass uses.
@@ -72,21 +89,26 @@ impl Weights {
             return Err(format!("architecture {architecture} is not supported").into());
         }
         let whole = |key: &str| file.whole(&format!("llama.{key}"));
-        let dim = whole("attention.key_length")?;
-        if whole("attention.value_length")? != dim || whole("rope.dimension_count")? != dim {
-            return Err("keys, values and rotary parts must have one size".into());
+        let (width, heads) = (whole("embedding_length")?, whole("attention.head_count")?);
+        let or = |key: &str, or: usize| file.whole_or(&format!("llama.{key}"), or);
+        // What a file does not say follows from the width.
+        let dim = or("attention.key_length", width / heads.max(1))?;
+        if or("attention.value_length", dim)? != dim || or("rope.dimension_count", dim)? != dim || dim % 2 != 0 {
+            return Err("keys, values and rotary parts must have one even size".into());
         }
         let shape = Shape {
             layers: whole("block_count")?,
-            width: whole("embedding_length")?,
+            width,
             inner: whole("feed_forward_length")?,
-            heads_q: whole("attention.head_count")?,
-            heads_kv: whole("attention.head_count_kv")?,
+            heads_q: heads,
+            heads_kv: or("attention.head_count_kv", heads)?,
             dim,
             vocab: file.texts("tokenizer.ggml.tokens")?.len(),
-            rope_base: file.float("llama.rope.freq_base")?,
             epsilon: file.float("llama.attention.layer_norm_rms_epsilon")? as f32,
         };
+        if let Some(name) = file.names().find(|n| !used(n, shape.layers)) {
+            return Err(format!("tensor {name} is none of those that the forward pass uses").into());
+        }
         let (w, i) = (shape.width, shape.inner);
         let (q, kv) = (shape.heads_q * dim, shape.heads_kv * dim);
         let layer = |l: usize| -> Result<Layer> {
@@ -105,10 +127,16 @@ impl Weights {
         };
         Ok(Weights {
             shape,
+            rope: Rope::read(file, dim)?,
             embedding: file.tensor("token_embd.weight", &[w, shape.vocab])?,
             layers: (0..shape.layers).map(layer).collect::<Result<_>>()?,
             norm: file.tensor("output_norm.weight", &[w])?,
-            output: file.tensor("output.weight", &[w, shape.vocab])?,
+            output: file.names().any(|n| n == OUTPUT).then(|| file.tensor(OUTPUT, &[w, shape.vocab])).transpose()?,
         })
+    }
+
+    /// `[vocab, width]`: what turns hidden rows into logits.
+    pub fn head(&self) -> &[f32] {
+        self.output.as_ref().unwrap_or(&self.embedding)
     }
 }

@@ -1,6 +1,8 @@
-//! The small model against a naive twin, and against recorded figures where the real file lies beside the checkout.
+//! The small model against a naive twin; models in files, where they are there, against recorded figures.
 
+mod quant;
 mod real;
+mod smollm;
 mod tiny;
 mod twin;
 
@@ -40,7 +42,7 @@ fn load(tiny: &Tiny, name: &str) -> Model {
 }
 
 fn tokens(model: &Model) -> Vec<u32> {
-    let mut all = vec![model.tokenizer.bos()];
+    let mut all = model.tokenizer.start();
     all.extend(model.tokenizer.encode(TEXT));
     all
 }
@@ -54,6 +56,11 @@ fn tokenizer_merges_and_round_trip() {
     assert_eq!(t.len(), 257 + 5);
     let every: String = (0..=0x2ff).filter_map(char::from_u32).collect();
     assert_eq!(t.decode(&t.encode(&every)), every);
+    // Vocabularies of others lack some bytes.
+    let mut tiny = Tiny::new(1);
+    tiny.tokens[1 + 4] = "none".into();
+    let t = Tokenizer::read(&Gguf::parse(tiny.bytes()).expect("a file")).expect("a tokenizer");
+    assert_eq!(t.decode(&t.encode("a\u{4}the")), "athe");
 }
 
 #[test]
@@ -105,6 +112,32 @@ fn forward_pass_is_the_twins() {
 }
 
 #[test]
+fn embeddings_are_the_head_where_none_is_there() {
+    let mut tiny = Tiny::new(7);
+    tiny.tensors.retain(|t| t.0 != "output.weight");
+    let model = load(&tiny, "tied");
+    let tokens = tokens(&model);
+    let mut run = Run::new(&model.weights, tokens.len(), &exact(Dtype::F32, 512, 1)).expect("a run");
+    let hidden = run.step(&tokens, &mut |_| Ok(())).expect("tokens of the vocabulary");
+    let have = run.logits(&hidden);
+    for (have, want) in have.iter().zip(twin::run(&tiny, &tokens).logits.iter().flatten()) {
+        assert!((f64::from(*have) - want).abs() < 1e-4 * want.abs() + 1e-3, "{have} {want}");
+    }
+}
+
+/// What a model has and the forward pass has not must not go unnoticed.
+#[test]
+fn tensors_that_nobody_uses_are_errors() {
+    for name in ["blk.0.attn_q.bias", "blk.2.attn_q.weight", "blk.0.ffn_gate_exps.weight", "else"] {
+        let mut tiny = Tiny::new(8);
+        tiny.tensors.push((name.into(), vec![32], vec![0.0; 32]));
+        let file = Gguf::parse(tiny.bytes()).expect("a file");
+        let e = iceformer_bench::model::Weights::read(&file).err().expect("an error").to_string();
+        assert!(e.contains(name), "{e}");
+    }
+}
+
+#[test]
 fn greedy_follows_the_twin() {
     let tiny = Tiny::new(3);
     let model = load(&tiny, "greedy");
@@ -148,8 +181,15 @@ fn captures_are_the_twins_heads() {
     let tokens = text::document(&model.tokenizer, &[format!("{path}=9"), path.to_string()], 50).expect("long enough");
     assert!(text::document(&model.tokenizer, &[format!("{path}=9")], 11).is_err());
     assert_eq!(tokens[1..9], tokens[10..18]);
-    capture::capture(&model, &tokens, &exact(Dtype::F32, 16, 1), "a test", &file.0, |_| ()).expect("a capture");
-    let layers = heads::load(&file.0, usize::MAX).expect("a readable capture");
+    let capture = |layers: &[usize]| {
+        let what = capture::What { layers, source: "a \"test\"" };
+        capture::capture(&model, &tokens, &exact(Dtype::F32, 16, 1), &what, &file.0, |_| ())?;
+        heads::load(&file.0, usize::MAX)
+    };
+    let some = capture(&[1]).expect("a readable capture of one layer");
+    assert!(capture(&[2]).is_err() && capture(&[]).is_err() && capture(&[0, 0]).is_err(), "layers that are not there");
+    let layers = capture(&[1, 0]).expect("a readable capture");
+    assert!(some.len() == 1 && some[0].number == 1 && some[0].q[..] == layers[1].q[..]);
     let want = twin::run(&tiny, &tokens).heads;
     assert_eq!(layers.len(), want.len());
     for (layer, want) in layers.iter().zip(&want) {

@@ -44,7 +44,7 @@ fn prompts_and_first_answer() {
 #[test]
 fn perplexity_stays_what_it_was() {
     let Some(model) = model() else { return };
-    let mut tokens = vec![model.tokenizer.bos()];
+    let mut tokens = model.tokenizer.start();
     tokens.extend(model.tokenizer.encode(SNIPPET));
     let all = perplexity::measure(&model, &[choice(Dtype::F32), choice(Dtype::F16)], &tokens, |_| ()).expect("a text");
     println!("{} tokens, perplexity {} (f32), {} (f16)", tokens.len(), all[0].all(), all[1].all());

@@ -76,5 +76,6 @@ pub fn run(tiny: &Tiny, tokens: &[u32]) -> Answer {
         }
         plus(&mut x, &times(&gate, w("ffn_down")));
     }
-    Answer { heads, logits: times(&norm(&x, t["output_norm.weight"]), t["output.weight"]) }
+    let head = t.get("output.weight").unwrap_or(&t["token_embd.weight"]);
+    Answer { heads, logits: times(&norm(&x, t["output_norm.weight"]), head) }
 }
