@@ -28,7 +28,6 @@ extern crate std;
 
 pub mod attention;
 mod bytes;
-pub mod cells;
 pub mod dci;
 pub mod error;
 pub mod features;

@@ -184,14 +184,13 @@ fn kinds(rows: usize) -> Vec<(&'static str, Heads)> {
 
 #[test]
 fn bounds_hold_on_data_of_every_kind() {
-    let mut estimated = 0.0;
     for (rows, tolerance) in [(3, 0.5), (18, 0.1)] {
         for (name, heads) in kinds(rows) {
+            // Bounds need every key.
             let (run, _) = heads.check(Mask::None, certified(Mode::Accelerated, tolerance), name);
-            estimated += run.stats.estimated_mass;
+            assert_eq!((run.stats.mode, run.stats.reason), (Mode::Exact, Reason::OnlyWay), "{name}");
         }
     }
-    assert!(estimated > 1.0, "there was something to bound: {estimated}");
 }
 
 #[test]
@@ -241,42 +240,6 @@ fn verified_rows_keep_the_tolerance() {
             assert!(run.stats.pairs <= 2 * run.stats.pairs_dense);
         }
     }
-}
-
-#[test]
-fn verified_rows_are_estimated_where_that_is_certain() {
-    // Tight cells: nearly everything may stay closed.
-    for rows in [4, 64] {
-        let heads = Heads::new(1, 2, rows, 4096, [64, 64], 0.02);
-        let (run, _) = heads.check(Mask::None, verified(Mode::Accelerated, 0.1), "tight cells");
-        assert!(run.stats.certified_error <= 0.1 && run.stats.certified == run.stats.certificates);
-        assert!(run.stats.pairs * 2 < run.stats.pairs_dense && run.stats.estimated_mass > 0.1, "{:?}", run.stats);
-    }
-}
-
-#[test]
-fn a_few_rows_far_off_walk_again_under_a_certificate_too() {
-    let tolerance = 0.03;
-    for (name, heads) in kinds(2) {
-        // Walked once, these are off by 0.13 to 0.35.
-        if matches!(name, "loose clusters" | "wide keys" | "narrow keys" | "noise") {
-            let (_, errors) = heads.check(Mask::None, certified(Mode::Accelerated, tolerance), name);
-            let off = (errors.iter().map(|e| e * e).sum::<f64>() / errors.len() as f64).sqrt();
-            assert!(off <= 2.0 * f64::from(tolerance), "{name}: {off}");
-        }
-    }
-}
-
-#[test]
-fn a_tiny_tolerance_is_exact_when_verified() {
-    let heads = Heads::new(1, 2, 30, 2048, [64, 64], 0.2);
-    let (exact, verified) = (heads.run(Mask::None, certified(Mode::Exact, 0.0)), verified(Mode::Accelerated, 1e-7));
-    let (have, _) = heads.check(Mask::None, verified, "verified");
-    for (a, b) in have.out.iter().zip(&exact.out) {
-        assert!((a - b).abs() < 1e-5);
-    }
-    // What is left is what rounding may do.
-    assert!(have.stats.certified_error < 1e-3);
 }
 
 #[test]
@@ -337,37 +300,6 @@ fn biases_outside_the_window_say_nothing_about_rounding() {
     for o in [certified(Mode::Exact, 0.0), certified(Mode::Accelerated, 0.1), verified(Mode::Accelerated, 0.1)] {
         heads.check(mask, AttentionOptions { window: 99, sinks: 146, softcap: 50.0, ..o }, "a bias and a window");
     }
-}
-
-#[test]
-fn cells_of_equal_keys_are_certified_as_exact() {
-    let mut heads = Heads::new(1, 2, 40, 2048, [64, 64], 0.5);
-    let of = noise(16 * 64, 8, 0.5);
-    for (x, d) in [(&mut heads.k, 64), (&mut heads.v, 64)] {
-        x.chunks_mut(d).enumerate().for_each(|(i, x)| x.copy_from_slice(&of[i % 16 * 64..][..64]));
-    }
-    let (run, errors) = heads.check(Mask::None, certified(Mode::Accelerated, 0.5), "equal keys");
-    let worst = errors.iter().fold(0.0, |m: f64, &e| m.max(e));
-    assert!(worst < 1e-5 && run.stats.certified_error < 1e-2, "{worst} {}", run.stats.certified_error);
-    assert!(run.stats.estimated_mass > 0.2 && run.stats.pairs < run.stats.pairs_dense);
-}
-
-#[test]
-fn cells_that_are_not_opened_change_no_row_by_more_than_its_certificate() {
-    let heads = Heads::new(1, 2, 40, 2048, [64, 64], 0.03);
-    let exact = heads.run(Mask::None, certified(Mode::Exact, 0.0));
-    let run = heads.run(Mask::None, certified(Mode::Accelerated, 0.2));
-    assert!(run.stats.pairs < run.stats.pairs_dense);
-    let mut finite = 0;
-    for (i, (a, b)) in run.out.chunks(64).zip(exact.out.chunks(64)).enumerate() {
-        let wrong = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
-        let norm = b.iter().map(|&b| f64::from(b).powi(2)).sum::<f64>().sqrt();
-        // Both may be off.
-        let bound = f64::from(run.bounds[i]) + 2.0 * f64::from(exact.bounds[i]);
-        assert!(wrong <= bound * norm, "row {i}: {wrong} and {bound}");
-        finite += usize::from(run.bounds[i].is_finite());
-    }
-    assert!(finite > 40, "{finite} rows say something");
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! Keys and values of one KV head, in token order, with their index in top-k mode and their cells in accelerated mode.
 
 use super::SessionOptions;
-use super::accelerated::{Carried, Lead, Led};
 use super::certificate::length;
+use super::clustered::Clusters;
 use super::head_topk::index_options;
-use crate::cells::{Cells, SEGMENT};
 use crate::dci::Index;
 use crate::error::{Error, Result, Status, reserved};
 use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
@@ -138,10 +137,9 @@ pub struct HeadCache {
     /// Token t has id t.
     index: Option<Part<Index, { TOP_K as usize }>>,
     /// Segments of tokens 0, SEGMENT, 2 SEGMENT.. however they were appended.
-    cells: Option<Part<Cells, { ACCELERATED as usize }>>,
-    /// What trials of the cells found.
-    lead: Part<Lead, { ACCELERATED as usize }>,
-    carried: Option<Part<Carried, { ACCELERATED as usize }>>,
+    clusters: Option<Part<Clusters, { ACCELERATED as usize }>>,
+    /// Logit of a unit of a score.
+    unit: f32,
     isa: Isa,
     published: usize,
     pending: usize,
@@ -163,12 +161,7 @@ impl HeadCache {
             Index::plan(&index_options(&o.attention, o.dim_k, o.capacity), plan)?;
         }
         if o.has_cells() {
-            Cells::plan(plan, o.means(), o.dim_k, o.dim_v, o.capacity);
-            Cells::plan_staged(plan, o.means(), o.dim_k, o.dim_v);
-            Carried::plan(plan, o.heads_q / o.heads_kv, o.dim_v);
-            if o.attention.certificate {
-                Cells::plan_certified(plan, o.dim_k, o.dim_v, o.capacity);
-            }
+            Clusters::plan(plan, o.dim_k, o.dim_v, o.capacity);
         }
         Ok(())
     }
@@ -179,12 +172,8 @@ impl HeadCache {
             true => Some(Part::make(|| Index::new_in(&index_options(&o.attention, o.dim_k, o.capacity), memory))?),
             false => None,
         };
-        let cells = match o.has_cells() {
-            true => Some(Part::make(|| {
-                let cells = Cells::new_in(memory, o.means(), o.dim_k, o.dim_v, o.capacity)?;
-                let cells = cells.staged(memory, o.means())?;
-                if o.attention.certificate { cells.certified(memory) } else { Ok(cells) }
-            })?),
+        let clusters = match o.has_cells() {
+            true => Some(Part::make(|| Clusters::new_in(memory, o.dim_k, o.dim_v, o.capacity))?),
             false => None,
         };
         Ok(HeadCache {
@@ -195,12 +184,8 @@ impl HeadCache {
             keys: Store::new(memory, o.kv_dtype, o.capacity.saturating_mul(o.dim_k))?,
             values: Store::new(memory, o.kv_dtype, o.capacity.saturating_mul(o.dim_v))?,
             index,
-            cells,
-            lead: Part::of(Lead::default),
-            carried: match o.has_cells() {
-                true => Some(Part::make(|| Carried::new_in(memory, o.heads_q / o.heads_kv, o.dim_v))?),
-                false => None,
-            },
+            clusters,
+            unit: if o.attention.softcap == 0.0 && o.attention.scale > 0.0 { o.attention.scale } else { 1.0 },
             isa: o.isa(),
             published: 0,
             pending: 0,
@@ -278,16 +263,17 @@ impl HeadCache {
 
     /// Builds the cells of the segments that have become complete.
     fn build(&mut self) {
-        let HeadCache { cells, keys, values, dim_k, dim_v, isa, .. } = self;
-        let Some(cells) = cells.as_mut().filter(|_| ACCELERATED) else { return };
+        let HeadCache { clusters, keys, values, dim_k, dim_v, isa, .. } = self;
+        let Some(clusters) = clusters.as_mut().filter(|_| ACCELERATED) else { return };
         let n = self.published + self.pending;
-        let (keys, values) = (keys.rows(n, *dim_k), values.rows(n, *dim_v));
-        let mut ids = [0; SEGMENT];
-        for at in cells.built()..n / SEGMENT {
-            for (i, id) in ids.iter_mut().enumerate() {
-                *id = (at * SEGMENT + i) as u32;
-            }
-            cells.push(*isa, &keys, &values, &ids);
+        clusters.build(*isa, &keys.rows(n, *dim_k), &values.rows(n, *dim_v));
+    }
+
+    /// Shows what cells have become complete, and what rows have noted, after `tokens` more.
+    fn show(&mut self, tokens: usize) {
+        let HeadCache { clusters, keys, values, dim_k, dim_v, isa, published, unit, .. } = self;
+        if let Some(clusters) = clusters.as_mut().filter(|_| ACCELERATED) {
+            clusters.publish(*isa, &keys.rows(*published, *dim_k), &values.rows(*published, *dim_v), tokens, *unit);
         }
     }
 
@@ -367,8 +353,8 @@ impl HeadCache {
     /// Takes back what was not published; returns the failure, if there was one.
     pub(super) fn roll_back(&mut self) -> Option<Error> {
         self.cut(self.published);
-        if ACCELERATED && let Some(cells) = &mut self.cells {
-            cells.roll_back();
+        if ACCELERATED && let Some(clusters) = &mut self.clusters {
+            clusters.roll_back();
         }
         self.pending = 0;
         self.failed.take()
@@ -378,19 +364,11 @@ impl HeadCache {
         self.failed
     }
 
-    /// Shows what was appended. Returns whether trials have found something, so that heads are to be settled.
-    pub(super) fn publish(&mut self) -> bool {
+    /// Shows what was appended.
+    pub(super) fn publish(&mut self) {
         let pending = core::mem::take(&mut self.pending);
         self.published += pending;
-        if ACCELERATED && let Some(cells) = &mut self.cells {
-            cells.publish();
-            cells.grow(pending);
-            if let Some(carried) = &mut self.carried {
-                carried.grow();
-            }
-            return self.lead.grow(pending, self.published);
-        }
-        false
+        self.show(pending);
     }
 
     pub(super) fn truncate(&mut self, len: usize) {
@@ -401,16 +379,9 @@ impl HeadCache {
 
     /// Drops the segments that are not whole below token `len`.
     fn cut_cells(&mut self, len: usize) {
-        if ACCELERATED && let Some(cells) = &mut self.cells {
-            let keys = self.keys.rows(self.published, self.dim_k);
-            let values = self.values.rows(self.published, self.dim_v);
-            if len / SEGMENT < cells.built() {
-                *self.lead = Lead::default();
-            }
-            if let Some(carried) = &mut self.carried {
-                carried.cut(len);
-            }
-            cells.truncate(self.isa, &keys, &values, len / SEGMENT);
+        let HeadCache { clusters, keys, values, dim_k, dim_v, isa, published, unit, .. } = self;
+        if let Some(clusters) = clusters.as_mut().filter(|_| ACCELERATED) {
+            clusters.truncate(*isa, &keys.rows(*published, *dim_k), &values.rows(*published, *dim_v), len, *unit);
         }
     }
 
@@ -435,9 +406,7 @@ impl HeadCache {
         }
         self.published = left;
         self.build();
-        if ACCELERATED && let Some(cells) = &mut self.cells {
-            cells.publish();
-        }
+        self.show(0);
     }
 
     pub(super) fn reset(&mut self) {
@@ -451,10 +420,8 @@ impl HeadCache {
         if TOP_K && let Some(index) = &mut self.index {
             index.clear();
         }
-        if ACCELERATED && let Some(cells) = &mut self.cells {
-            cells.clear();
-            *self.lead = Lead::default();
-            self.carried.iter_mut().for_each(|carried| carried.clear());
+        if ACCELERATED && let Some(clusters) = &mut self.clusters {
+            clusters.clear();
         }
     }
 
@@ -476,30 +443,11 @@ impl HeadCache {
         self.longest.unwrap_or_default()
     }
 
-    pub(super) fn cells(&self) -> Option<&Cells> {
-        self.cells.as_deref()
-    }
-
-    /// What rows err by in common; there where cells are.
-    pub(super) fn carried(&self) -> Option<&Carried> {
-        self.carried.as_deref()
-    }
-
-    pub(super) fn carried_mut(&mut self) -> Option<&mut Carried> {
-        self.carried.as_deref_mut()
+    pub(super) fn clusters(&self) -> Option<&Clusters> {
+        self.clusters.as_deref()
     }
 
     pub(super) fn index(&self) -> Option<&Index> {
         self.index.as_deref()
-    }
-}
-
-impl Led for HeadCache {
-    fn lead(&self) -> &Lead {
-        &self.lead
-    }
-
-    fn lead_mut(&mut self) -> &mut Lead {
-        &mut self.lead
     }
 }

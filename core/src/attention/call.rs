@@ -3,7 +3,7 @@
 use super::certificate::longest;
 use super::dense::{self, Dense};
 use super::problem::{AttentionStats, Checked, Problem};
-use super::{Mode, accelerated, clock, exact, head_topk};
+use super::{Mode, clock, clustered, exact, head_topk};
 use crate::error::{Error, Result, Status};
 use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
 use crate::mem::{Layout, Memory, Objects, Plan};
@@ -109,7 +109,7 @@ pub fn required(problem: &Problem<'_>) -> Result<Layout> {
     let mut plan = Plan::new();
     Memory::plan(&mut plan);
     if ACCELERATED && checked.mode == Mode::Accelerated {
-        accelerated::plan_call(&checked, &mut plan);
+        clustered::plan_call(&checked, &mut plan);
         return plan.finish();
     }
     let mut part = Plan::new();
@@ -145,7 +145,7 @@ fn parts(checked: &Checked<'_>) -> Result<usize> {
 pub fn attention(problem: &Problem<'_>, work: &Memory) -> Result<AttentionStats> {
     let checked = problem.check()?;
     if ACCELERATED && checked.mode == Mode::Accelerated {
-        return accelerated::call(problem, &checked, work, None, None);
+        return clustered::call(problem, &checked, work, None);
     }
     let parts = parts(&checked)?;
     if cfg!(not(feature = "std")) || parts == 1 {
@@ -160,34 +160,17 @@ pub fn attention(problem: &Problem<'_>, work: &Memory) -> Result<AttentionStats>
     Ok(stats)
 }
 
-/// Exact attention in `parts` parts, whatever mode was chosen.
-pub(super) fn exactly(
-    problem: &Problem<'_>,
-    checked: &Checked<'_>,
-    parts: usize,
-    memory: &Memory,
-) -> Result<AttentionStats> {
-    let mut works = Objects::with_capacity(memory, parts)?;
-    for _ in 0..parts {
-        let work = exact::Work::new_in(memory, checked.dim_k, checked.dim_v, checked.rows_q)?;
-        works.push(Work::Exact(work))?;
-    }
-    let mut stats = AttentionStats::new(checked.mode, checked.reason);
-    in_parts(&mut works, |ith, work| run_part(problem, checked, work, ith, parts), &mut stats)?;
-    Ok(stats)
-}
-
-/// Accelerated attention by a rule of the caller's, with a look at what it scores exactly: for studies. One thread.
+/// [`attention`] with a look at what accelerated attention scores exactly: for studies. Where that does not run, `watch` is not
+/// called.
 ///
 /// # Errors
 /// As [`attention`].
-pub fn attention_by_rule(
-    problem: &Problem<'_>,
-    rule: &accelerated::Rule,
-    watch: Option<accelerated::Watch<'_>>,
-    work: &Memory,
-) -> Result<AttentionStats> {
-    accelerated::call(problem, &problem.check()?, work, Some(rule), watch)
+pub fn attention_watched(problem: &Problem<'_>, watch: clustered::Watch<'_>, work: &Memory) -> Result<AttentionStats> {
+    let checked = problem.check()?;
+    match checked.mode {
+        Mode::Accelerated if ACCELERATED => clustered::call(problem, &checked, work, Some(watch)),
+        _ => attention(problem, work),
+    }
 }
 
 /// Runs every item on a thread of its own, one of them the caller's, and adds up what they say.

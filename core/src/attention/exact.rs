@@ -67,7 +67,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    fn new(dim_k: usize, dim_v: usize, rows: usize) -> Sizes {
+    pub(super) fn new(dim_k: usize, dim_v: usize, rows: usize) -> Sizes {
         // Keys and values of a block take 256 KiB where the dimensions allow it.
         let block = (65536 / (dim_k + dim_v).max(1)).clamp(32, 512) & !(KEYS - 1);
         // Rows a multiple of a page apart would fall on the same few cache lines.
@@ -203,12 +203,6 @@ impl Work {
         self.sums[..rows * s.value_stride].fill(0.0);
     }
 
-    /// Of row `r`: largest logit in powers of two, sum of the weights relative to it, weighted sum of the values.
-    pub(super) fn partial(&self, head: &Head<'_>, r: usize) -> (f32, f32, &[f32]) {
-        let (factor, _) = factor(head, head.masking.bias(head.batch, head.head).is_some());
-        (self.state[r] * factor, self.state[self.sizes.rows + r], self.sum(r, head.v.cols()))
-    }
-
     /// What was summed for a row.
     pub(super) fn sum(&self, r: usize, dim_v: usize) -> &[f32] {
         &self.sums[r * self.sizes.value_stride..][..dim_v]
@@ -304,32 +298,13 @@ fn attend_queries(
         pairs += look(head, queries, rows, work);
         if PANELS && rows > FEW {
             work.clear(rows.next_multiple_of(PANEL));
-            isa.run(Many { head, queries, rows, out: Some(out), at: done, lse: lse.as_deref_mut(), work });
+            isa.run(Many { head, queries, rows, out, at: done, lse: lse.as_deref_mut(), work });
         } else {
             few::attend(isa, head, queries, rows, out, done, lse.as_deref_mut(), work);
         }
         done += rows;
     }
     pairs
-}
-
-/// Sums over the visible keys of some ranges, left in the work memory, which is for more than twelve rows: [`Work::partial`]
-/// reads them. At most a row block. Sinks are inside the first range or outside all.
-pub(super) fn attend_ranges(
-    isa: Isa,
-    head: &Head<'_>,
-    queries: Queries<'_>,
-    rows: usize,
-    ranges: &[Span],
-    work: &mut Work,
-) {
-    work.check(head, rows);
-    work.clear(rows.next_multiple_of(PANEL));
-    for range in ranges {
-        look(head, queries, rows, work);
-        clamp(&mut work.seen[..rows], *range);
-        isa.run(Many { head, queries, rows, out: None, at: 0, lse: None, work });
-    }
 }
 
 /// Cuts what rows see to a range.
@@ -341,12 +316,12 @@ pub(super) fn clamp(seen: &mut [Visible], range: Span) {
     }
 }
 
-/// `rows` rows into rows `at..` of the outputs, by panels of transposed queries; without outputs, sums alone.
+/// `rows` rows into rows `at..` of the outputs, by panels of transposed queries.
 struct Many<'a, 'b> {
     head: &'a Head<'a>,
     queries: Queries<'a>,
     rows: usize,
-    out: Option<&'a mut RowsMut<'b>>,
+    out: &'a mut RowsMut<'b>,
     at: usize,
     lse: Option<&'a mut [f32]>,
     work: &'a mut Work,
@@ -432,10 +407,9 @@ impl Many<'_, '_> {
     #[inline(always)]
     fn finish<S: Simd>(&mut self, s: S) {
         let dim_v = self.head.v.cols();
-        let Some(out) = &mut self.out else { return };
         for r in 0..self.rows {
             let x = finish_row(s, self.head, self.queries.at(r), r, self.work, self.lse.is_some());
-            out.write(self.at + r, self.work.sum(r, dim_v));
+            self.out.write(self.at + r, self.work.sum(r, dim_v));
             if let Some(lse) = &mut self.lse {
                 lse[self.at + r] = x;
             }

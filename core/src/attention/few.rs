@@ -24,7 +24,7 @@ pub(super) const MOST: usize = 32;
 const BLOCK: usize = 128;
 
 /// Bytes of keys and values that a row sees from which memory, not arithmetic, decides: caches do not hold them.
-const FAR: usize = 16 << 20;
+pub(super) const FAR: usize = 16 << 20;
 
 /// Vectors start at multiples of this in a block of scores, whatever the instruction set.
 const ALIGN: usize = 16;
@@ -49,18 +49,22 @@ struct Few<'a> {
 
 /// Sums, maxima and weights of all rows into the work memory, row `i` of head `h` at `h * n + i`. The queries, what every
 /// row sees and the initial state are there already. A task of its own, compiled once for all callers.
-struct Sum<'a> {
+struct Sum<'a, 'b> {
     isa: Isa,
     few: Few<'a>,
     work: &'a mut Work,
+    look: Option<Look<'b>>,
 }
 
-impl Task for Sum<'_> {
+/// A look at the weights of some keys for a row: the row, the first key, the weights, and the sum of all so far.
+pub(super) type Look<'a> = &'a mut dyn FnMut(usize, usize, &[f32], f32);
+
+impl Task for Sum<'_, '_> {
     type Out = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        self.few.run(s, self.isa, self.work);
+        self.few.run(s, self.isa, self.work, self.look);
     }
 }
 
@@ -103,17 +107,8 @@ impl Task for Finish<'_> {
 }
 
 impl Few<'_> {
-    /// Sums of loaded rows over what they see of some ranges, added to those there are.
-    fn sum_ranges(self, isa: Isa, ranges: &[Span], work: &mut Work) {
-        for range in ranges {
-            look(self.head, self.queries, self.n, work);
-            clamp(&mut work.seen[..self.n], *range);
-            isa.run(Sum { isa, few: Few { ..self }, work });
-        }
-    }
-
     #[inline(always)]
-    fn run<S: Simd>(&self, s: S, isa: Isa, work: &mut Work) {
+    fn run<S: Simd>(&self, s: S, isa: Isa, work: &mut Work, mut look: Option<Look<'_>>) {
         let (head, n, rows) = (self.head, self.n, self.heads * self.n);
         assert!(rows <= MOST && n > 0);
         let keep = head.masking.keep(head.batch);
@@ -174,6 +169,9 @@ impl Few<'_> {
                     maxima[r] = top;
                 }
                 weights[r] = weights[r] * alpha[r] + simd::exp2_sum(s, x, factor, maxima[r]);
+                if let Some(look) = &mut look {
+                    look(r, first, &scores[r * stride..][lo..hi], weights[r]);
+                }
             }
             let w = Weights { p: &scores[lo..], stride, alpha: &alpha };
             few::accumulate(isa, &values, &w, rows, sums, sizes.value_stride, lies);
@@ -223,7 +221,7 @@ pub(super) fn attend_group(
     for h in 0..heads {
         isa.run(Load { q: &each(h).q, queries, n, at: h * n, work });
     }
-    isa.run(Sum { isa, few: Few { head, heads, queries, n }, work });
+    isa.run(Sum { isa, few: Few { head, heads, queries, n }, work, look: None });
     for h in 0..heads {
         let each = each(h);
         let mut to = out.rows(head.batch, each.head, 0, n);
@@ -234,41 +232,36 @@ pub(super) fn attend_group(
     pairs
 }
 
-/// Sums of all rows of `heads` consecutive heads over the visible keys of some ranges, row `i` of head `h` at `h * n + i`
-/// of the work memory: see [`super::exact::attend_ranges`].
-pub(super) fn attend_group_ranges(
-    isa: Isa,
-    head: &Head<'_>,
-    heads: usize,
-    q: &Tensor<'_>,
-    queries: Queries<'_>,
-    n: usize,
-    ranges: &[Span],
-    work: &mut Work,
-) {
+/// Starts rows `0..n` of `heads` consecutive heads, row `i` of head `h` at `h * n + i` of the work memory.
+pub(super) fn start(isa: Isa, head: &Head<'_>, heads: usize, q: &Tensor<'_>, n: usize, work: &mut Work) {
     assert!(!head.shared() && n <= FEW && heads * n <= MOST);
     work.check(head, n);
     work.clear(heads * n);
     for h in 0..heads {
-        isa.run(Load { q: &q.head(head.batch, head.head + h), queries, n, at: h * n, work });
+        let q = q.head(head.batch, head.head + h);
+        isa.run(Load { q: &q, queries: Queries::Run(0), n, at: h * n, work });
     }
-    Few { head, heads, queries, n }.sum_ranges(isa, ranges, work);
 }
 
-/// The same for one head, at most [`FEW`] rows.
-pub(super) fn attend_ranges(
+/// Rows that were started attend to what they see of a range of keys.
+pub(super) fn add(
     isa: Isa,
     head: &Head<'_>,
-    queries: Queries<'_>,
+    heads: usize,
     n: usize,
-    ranges: &[Span],
+    range: Span,
+    look: Option<Look<'_>>,
     work: &mut Work,
 ) {
-    assert!(!head.shared() && n <= FEW);
-    work.check(head, n);
-    work.clear(n);
-    isa.run(Load { q: &head.q, queries, n, at: 0, work });
-    Few { head, heads: 1, queries, n }.sum_ranges(isa, ranges, work);
+    let queries = Queries::Run(0);
+    super::exact::look(head, queries, n, work);
+    clamp(&mut work.seen[..n], range);
+    isa.run(Sum { isa, few: Few { head, heads, queries, n }, work, look });
+}
+
+/// The output of row `r`, divided in the work memory, and its log-sum-exp.
+pub(super) fn output(isa: Isa, head: &Head<'_>, r: usize, work: &mut Work) -> f32 {
+    isa.run(Finish { head, i: 0, r, work, lse: true })
 }
 
 /// `n` rows of one head, at most [`FEW`], into rows `at..` of `out` and `lse`; what they see is noted in the
@@ -285,7 +278,7 @@ pub(super) fn attend(
 ) {
     work.clear(n);
     isa.run(Load { q: &head.q, queries, n, at: 0, work });
-    isa.run(Sum { isa, few: Few { head, heads: 1, queries, n }, work });
+    isa.run(Sum { isa, few: Few { head, heads: 1, queries, n }, work, look: None });
     finish(isa, head, queries, n, 0, out, at, lse, work);
 }
 

@@ -4,17 +4,16 @@
 //! index knows is the upper part of the tree that accelerated attention walks, whose nodes are cut from that order. Rows
 //! that see different keys get them in the order of ids, so that what a row sees is a range.
 
-use super::accelerated::{self, Accelerated, Rule, Watch};
+use super::clustered::{Control, FINEST, Heads, Scored, Tree, Watch, Work};
 use super::exact::{self, Head};
-use super::problem::{DENSE_BELOW, ROWS_BELOW};
+use super::problem::{DENSE_BELOW, MOST_KEYS, ROWS_BELOW};
 use super::{AttentionOptions, AttentionStats, Mask, Masking, Mode, Reason, clock};
-use crate::cells::Cells;
 use crate::dci::{Arranging, Index};
 use crate::error::{Error, Result, Status, reserved};
 use crate::features::{self, ACCELERATED};
-use crate::mem::{Buf, Dtype, Maker, Memory, Plan, Rows, RowsMut, Tensor, TensorMut};
+use crate::mem::{Buf, Maker, Memory, Plan, Rows, RowsMut, Tensor, TensorMut};
 use crate::simd::Isa;
-use crate::simd::block::{BLOCK, Gather};
+use crate::simd::gather::Gather;
 
 /// Rows of a call that work memory is for: any number of them.
 const MANY: usize = usize::MAX;
@@ -35,8 +34,9 @@ pub struct AttentionRoom {
     /// Keys and values by that order.
     keys: Buf<f32>,
     values: Buf<f32>,
-    work: accelerated::Work,
-    cells: Cells,
+    work: Work,
+    tree: Tree,
+    watched: Buf<u32>,
 }
 
 /// What is attended, checked.
@@ -68,9 +68,9 @@ impl AttentionRoom {
         Buf::<u64>::plan(plan, n);
         Buf::<f32>::plan(plan, n.saturating_mul(dim));
         Buf::<f32>::plan(plan, n.saturating_mul(dim_v));
-        accelerated::Work::plan(plan, dim, dim_v, 1, MANY, n);
-        accelerated::Work::plan_lifted(plan, dim, dim_v, 1, MANY, n);
-        Cells::plan(plan, Dtype::F32, dim, dim_v, n);
+        Work::plan(plan, dim, dim_v, 1, MANY, n);
+        Tree::plan(plan, dim, dim_v, n);
+        Buf::<u32>::plan(plan, n);
     }
 
     /// Room for `index` and values of `dim_v` elements.
@@ -89,9 +89,10 @@ impl AttentionRoom {
         let (order, ids) = (m.room(n), m.room(n));
         let (keys, values) = (m.filled(n.saturating_mul(dim), 0.0), m.filled(n.saturating_mul(dim_v), 0.0));
         m.finish()?;
-        let work = accelerated::Work::new_in(memory, dim, dim_v, 1, MANY, n)?.lifted(memory)?;
-        let cells = Cells::new_in(memory, Dtype::F32, dim, dim_v, n)?;
-        Ok(AttentionRoom { slots: n, dim, dim_v, arranging, order, ids, keys, values, work, cells })
+        let work = Work::new_in(memory, dim, dim_v, 1, MANY, n)?;
+        let tree = Tree::new_in(memory, dim, dim_v, n)?;
+        let watched = Buf::with_capacity(memory, n)?;
+        Ok(AttentionRoom { slots: n, dim, dim_v, arranging, order, ids, keys, values, work, tree, watched })
     }
 
     /// Elements of a value.
@@ -118,7 +119,7 @@ impl AttentionRoom {
     /// Whether this can attend to what is asked for: a bias goes by ids, which must be the keys' rows then.
     pub(super) fn can(&self, over: &OverIndex<'_>) -> bool {
         // Rows are numbered in 32 bits.
-        over.is_straight() || over.masking.bias(0, 0).is_none() && over.values.rows() <= accelerated::MOST_KEYS
+        over.is_straight() || over.masking.bias(0, 0).is_none() && over.values.rows() <= MOST_KEYS
     }
 
     /// Attends all rows. Never allocates.
@@ -127,11 +128,14 @@ impl AttentionRoom {
         over: &OverIndex<'_>,
         out: &mut RowsMut<'_>,
         lse: Option<&mut [f32]>,
-        by: Option<(&Rule, Option<Watch<'_>>)>,
+        watch: Option<Watch<'_>>,
     ) -> Result<AttentionStats> {
         let rows = over.queries.rows();
         let start = clock::now();
+        let whole = over.masking.biases().is_some() || over.options.tolerance < FINEST;
         let by_cells = match over.mode {
+            // Cells know nothing of biases, and the finest tolerances need every key.
+            Mode::Accelerated | Mode::Auto if whole => false,
             Mode::Accelerated => true,
             Mode::Auto => over.index.len() >= DENSE_BELOW && rows >= ROWS_BELOW,
             _ => false,
@@ -141,7 +145,7 @@ impl AttentionRoom {
         if !straight {
             self.gather(over, by_cells, uniform);
         }
-        let AttentionRoom { order, ids, keys, values, work, cells, .. } = self;
+        let AttentionRoom { order, ids, keys, values, work, tree, watched, .. } = self;
         let n = ids.len();
         let seen = if straight {
             Seen { keys: over.index.keys_by_slot(), values: over.values, masking: over.masking }
@@ -173,30 +177,57 @@ impl AttentionRoom {
         let auto = over.mode == Mode::Auto;
         let reason = match (auto, by_cells) {
             (true, true) => Reason::Cheaper,
+            (true, false) if whole => Reason::OnlyWay,
             (true, false) => Reason::Short,
+            (false, false) if over.mode == Mode::Accelerated => Reason::OnlyWay,
             _ => Reason::Requested,
         };
         let exact = AttentionStats::new(Mode::Exact, reason);
         if !by_cells {
-            return Ok(dense(isa, &head, work.dense(), out, lse, exact));
+            return Ok(dense(isa, &head, work.exact(), out, lse, exact));
         }
-        let (rule, watch) = match by {
-            Some((rule, watch)) => (*rule, watch),
-            None => (Rule::new(o.tolerance, auto), None),
-        };
-        let shared = if uniform { accelerated::ALIKE } else { 1.0 };
-        if auto && accelerated::hopeless(isa, &rule, &head, &Tensor::of(head.q), 1, shared, work) {
-            let diffuse = AttentionStats::new(Mode::Exact, Reason::Diffuse);
-            return Ok(dense(isa, &head, work.dense(), out, lse, diffuse));
-        }
-        cells.clear();
-        cells.differ(uniform);
-        accelerated::fill(isa, cells, &head.k, &head.v, head.masking.keep(0));
+        tree.clear();
+        tree.fill(isa, &head.k, &head.v, head.masking.keep(0));
+        tree.publish();
         let mut stats = AttentionStats::new(Mode::Accelerated, reason);
         stats.build_seconds = clock::since(start);
-        // Rows of keys as ids.
-        let name = |&row: &u32| if straight { row } else { order[row as usize] };
-        sparse(isa, &head, self.slots, &rule, (work, cells), out, lse, watch, name, &mut stats)?;
+        let start = clock::now();
+        let lse = match lse {
+            Some(lse) => Some(TensorMut::new(lse, [1, 1, rows, 1])?),
+            None => None,
+        };
+        let tree = &*tree;
+        let all = Heads {
+            q: Tensor::of(head.q),
+            out: &TensorMut::of(out),
+            lse: lse.as_ref(),
+            masking: head.masking,
+            heads_kv: 1,
+            scale: o.scale,
+            softcap: o.softcap,
+            tolerance: o.tolerance,
+            auto,
+            isa,
+            kv: &|_, _| (head.k, head.v, tree),
+            before: &|_| Control::default(),
+            after: &|_, _, _| {},
+        };
+        match watch {
+            Some(watch) => {
+                // Rows of keys as ids.
+                let mut name = |head: usize, row: usize, scored: Scored<'_>| match scored {
+                    Scored::Keys(keys) if !straight => {
+                        watched.clear();
+                        keys.iter().for_each(|&key| reserved(watched.push(order[key as usize])));
+                        watch(head, row, Scored::Keys(watched));
+                    }
+                    other => watch(head, row, other),
+                };
+                all.run(work, 0, 1, &mut stats, &mut Some(&mut name));
+            }
+            None => all.run(work, 0, 1, &mut stats, &mut None),
+        }
+        stats.attend_seconds = clock::since(start);
         if auto && stats.pairs == stats.pairs_dense {
             (stats.mode, stats.reason) = (Mode::Exact, Reason::Diffuse);
         }
@@ -259,54 +290,4 @@ fn dense(
     stats.add_exact(pairs);
     stats.attend_seconds = clock::since(start);
     stats
-}
-
-/// By the cells of all keys; `keys` is what work memory is for, `name` the id of a row of keys.
-fn sparse(
-    isa: Isa,
-    head: &Head<'_>,
-    keys: usize,
-    rule: &Rule,
-    (work, cells): (&mut accelerated::Work, &Cells),
-    out: &mut RowsMut<'_>,
-    lse: Option<&mut [f32]>,
-    watch: Option<Watch<'_>>,
-    name: impl Fn(&u32) -> u32,
-    stats: &mut AttentionStats,
-) -> Result<()> {
-    let start = clock::now();
-    let lse = match lse {
-        Some(lse) => Some(TensorMut::new(lse, [1, 1, head.q.rows(), 1])?),
-        None => None,
-    };
-    let all = Accelerated {
-        q: Tensor::of(head.q),
-        kv: &|_, _| (head.k, head.v, cells),
-        heads_kv: 1,
-        keys,
-        out: &TensorMut::of(out),
-        lse: lse.as_ref(),
-        masking: head.masking,
-        scale: head.scale,
-        softcap: head.softcap,
-        rule: *rule,
-        trials: None,
-        leads: None,
-        carries: None,
-        proof: None,
-        isa,
-    };
-    match watch {
-        Some(watch) => {
-            let mut each = |head: usize, row: usize, keys: &[u32]| {
-                let mut ids = [0; BLOCK];
-                ids.iter_mut().zip(keys).for_each(|(id, key)| *id = name(key));
-                watch(head, row, &ids[..keys.len()]);
-            };
-            all.run(work, 0, 1, stats, &mut Some(&mut each));
-        }
-        None => all.run(work, 0, 1, stats, &mut None),
-    }
-    stats.attend_seconds = clock::since(start);
-    Ok(())
 }

@@ -119,6 +119,11 @@ impl<'a> Masking<'a> {
         Masking { ids: Some(ids), ..self }
     }
 
+    /// The same without a mask, for other keys.
+    pub(super) fn of_keys(self, rows_kv: usize) -> Self {
+        Masking { rows_kv, ..self }
+    }
+
     /// Whether rows see all keys but padding, as every mask of this kind lets them.
     pub(super) fn shows_all(&self) -> bool {
         self.window == 0 && matches!(self.mask, Mask::None | Mask::Keys(_))

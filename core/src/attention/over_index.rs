@@ -1,6 +1,6 @@
 //! One head over an index that the caller keeps.
 
-use super::accelerated::{Rule, Watch};
+use super::clustered::Watch;
 use super::index_room::{AttentionRoom, OverIndex};
 use super::retrieve::{Retrieval, query_options};
 use super::{AttentionOptions, AttentionStats, Mask, Masking, Mode, Reason, clock};
@@ -39,11 +39,11 @@ pub fn index_attention(
     attend(index, scratch, room, queries, values, mask, options, out, lse, None)
 }
 
-/// Accelerated attention over an index by a rule of the caller's, with a look at the ids that are scored exactly: for studies.
+/// Accelerated attention over an index with a look at the ids that are scored exactly: for studies.
 ///
 /// # Errors
 /// As [`index_attention`].
-pub fn index_attention_by_rule(
+pub fn index_attention_watched(
     index: &Index,
     scratch: &mut Scratch,
     room: &mut AttentionRoom,
@@ -52,11 +52,9 @@ pub fn index_attention_by_rule(
     mask: Mask<'_>,
     options: &AttentionOptions,
     out: &mut RowsMut<'_>,
-    rule: &Rule,
-    watch: Option<Watch<'_>>,
+    watch: Watch<'_>,
 ) -> Result<AttentionStats> {
-    let options = AttentionOptions { mode: Mode::Accelerated, ..*options };
-    attend(index, scratch, Some(room), queries, values, mask, &options, out, None, Some((rule, watch)))
+    attend(index, scratch, Some(room), queries, values, mask, options, out, None, Some(watch))
 }
 
 #[allow(clippy::too_many_lines)]
@@ -70,7 +68,7 @@ fn attend(
     options: &AttentionOptions,
     out: &mut RowsMut<'_>,
     mut lse: Option<&mut [f32]>,
-    by: Option<(&Rule, Option<Watch<'_>>)>,
+    watch: Option<Watch<'_>>,
 ) -> Result<AttentionStats> {
     let o = options.resolve(index.dim(), index.len())?;
     scratch.check(index)?;
@@ -130,7 +128,7 @@ fn attend(
     if let Some(room) = room.filter(|_| ACCELERATED && o.mode != Mode::TopK) {
         let over = OverIndex { index, queries, values, masking, options: o, mode: options.mode };
         if room.can(&over) {
-            return room.attend(&over, out, lse, by);
+            return room.attend(&over, out, lse, watch);
         }
     }
     let (mode, reason) = match options.mode {

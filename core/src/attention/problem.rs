@@ -1,7 +1,9 @@
 //! One attention problem over four-dimensional tensors: its description, checks and statistics.
 
 use super::certificate::Certificate;
-use super::{AttentionOptions, Mask, Masking, Mode, accelerated};
+use super::clustered::FINEST;
+use super::measured::Measured;
+use super::{AttentionOptions, Mask, Masking, Mode};
 use crate::error::{Error, Result, Status};
 use crate::features::{ACCELERATED, TOP_K};
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};
@@ -37,6 +39,9 @@ pub(super) const DECODE_BELOW: usize = 4096;
 /// AUTO attends exactly below so many rows of a KV head, which would not pay for building cells.
 pub(super) const ROWS_BELOW: usize = 512;
 
+/// Rows of cells are numbered in 32 bits.
+pub(super) const MOST_KEYS: usize = u32::MAX as usize;
+
 /// Why the mode in the statistics ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reason {
@@ -70,6 +75,12 @@ pub struct AttentionStats {
     pub rows: u64,
     /// Mean share of the softmax mass of these rows that was estimated.
     pub estimated_mass: f32,
+    /// Rows of such a call that were attended exactly, beside sampled ones.
+    pub exact_rows: u64,
+    /// Pairs of a row and a known key, one that sampled rows found heavy.
+    pub known: u64,
+    /// What was measured on sampled rows.
+    pub measured: Measured,
     /// Largest standard error of a logit that came from fixed point; 0 where all came from f32.
     pub score_error: f32,
     /// Worst certified error of a row, relative to its output; NaN where none was asked for.
@@ -96,6 +107,9 @@ impl AttentionStats {
             cells_opened: 0,
             rows: 0,
             estimated_mass: 0.0,
+            exact_rows: 0,
+            known: 0,
+            measured: Measured::default(),
             score_error: 0.0,
             certified_error: f32::NAN,
             certified_mean: f64::NAN,
@@ -141,6 +155,9 @@ impl AttentionStats {
             self.estimated_mass = sum / rows as f32;
         }
         self.rows = rows;
+        self.exact_rows += other.exact_rows;
+        self.known += other.known;
+        self.measured.add(&other.measured);
         self.add_certified(other.certificates, other.certified_error, other.certified_mean);
         self.certified += other.certified;
         self.pairs += other.pairs;
@@ -273,12 +290,13 @@ impl<'a> Problem<'a> {
         let options = AttentionOptions { certificate, ..self.options }.resolve(dim_k, rows_kv)?;
         let masking =
             Masking::new(self.mask, options.window, options.sinks, [batch, heads_q, rows_q, rows_kv], options.trusted)?;
+        // Bounds and the finest tolerances need every key, and cells know nothing of biases.
+        let whole = options.certificate || masking.biases().is_some() || options.tolerance < FINEST;
         let (mode, reason) = match self.options.mode {
+            Mode::Auto | Mode::Accelerated if whole && !options.shared() => (Mode::Exact, Reason::OnlyWay),
             Mode::TopK if options.top_k >= rows_kv => (Mode::Exact, Reason::Short),
             Mode::TopK => (Mode::TopK, Reason::Requested),
-            Mode::Auto if !ACCELERATED || options.shared() || rows_kv > accelerated::MOST_KEYS => {
-                (Mode::Exact, Reason::OnlyWay)
-            }
+            Mode::Auto if !ACCELERATED || options.shared() || rows_kv > MOST_KEYS => (Mode::Exact, Reason::OnlyWay),
             Mode::Auto if rows_kv < DENSE_BELOW || rows_q * (heads_q / heads_kv) < ROWS_BELOW => {
                 (Mode::Exact, Reason::Short)
             }
@@ -286,7 +304,7 @@ impl<'a> Problem<'a> {
             Mode::Accelerated if options.shared() => {
                 return Err(Error::new(Status::Unsupported, "flags", "shared query-key mode is exact or top-k"));
             }
-            Mode::Accelerated if rows_kv > accelerated::MOST_KEYS => {
+            Mode::Accelerated if rows_kv > MOST_KEYS => {
                 return Err(Error::new(Status::Shape, "rows_kv", "is too large for cells").value(rows_kv as u64));
             }
             Mode::Accelerated => (Mode::Accelerated, Reason::Requested),

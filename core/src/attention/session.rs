@@ -1,15 +1,14 @@
 //! A session: the KV cache of one layer with its index or cells, for decoders that append tokens and attend with the newest.
 
-use super::accelerated::{self, APART, Accelerated, Led, Proving, Rule, Watch};
 use super::cache::HeadCache;
 use super::certificate::Certificate;
+use super::clustered::{self, FINEST, FewWork, Heads, SEGMENT, Watch, Work as ClusteredWork};
 use super::dense::{Dense, PIECE, most_pieces};
 use super::few::FEW;
 use super::head_topk::index_options;
 use super::problem::{AttentionStats, DECODE_BELOW, DENSE_BELOW, check_finite, check_norms, check_range};
 use super::retrieve::{Retrieval, query_options};
 use super::{AttentionOptions, Mask, Masking, Mode, Reason, clock, exact};
-use crate::cells::SEGMENT;
 use crate::dci::Scratch;
 use crate::error::{Error, Result, Status};
 use crate::features::{self, ACCELERATED, CERTIFICATES, HALF, TOP_K};
@@ -56,12 +55,8 @@ impl SessionOptions {
     pub(super) fn has_cells(&self) -> bool {
         ACCELERATED
             && matches!(self.attention.mode, Mode::Accelerated | Mode::Auto)
+            && !self.attention.certificate
             && self.capacity >= self.least().max(SEGMENT)
-    }
-
-    /// Type of keys and values that cells keep means for: in f32 under certificates, whose bounds need them exact.
-    pub(super) fn means(&self) -> Dtype {
-        if self.attention.certificate { Dtype::F32 } else { self.kv_dtype }
     }
 
     pub(super) fn isa(&self) -> Isa {
@@ -214,10 +209,7 @@ impl Session {
             self.roll_back();
             return Err(e);
         }
-        let found = self.heads.iter_mut().fold(false, |found, head| head.publish() | found);
-        if ACCELERATED && found {
-            accelerated::settle(&mut self.heads, self.options.attention.tolerance);
-        }
+        self.heads.iter_mut().for_each(HeadCache::publish);
         self.len += pending;
         Ok(())
     }
@@ -276,16 +268,19 @@ impl Session {
         let o = &self.options;
         let short = self.len < o.least();
         // A few rows wait for memory rather than for arithmetic, of which cells save less.
-        let few = o.dense_below == 0 && rows <= APART;
+        let few = o.dense_below == 0 && rows <= FEW;
         let pays = o.least().max(if few { DECODE_BELOW } else { SEGMENT });
+        // Bounds and the finest tolerances need every key, and cells know nothing of biases.
+        let whole = o.attention.certificate || masking.biases().is_some() || o.attention.tolerance < FINEST;
         match o.attention.mode {
             Mode::TopK if short || self.top_k() >= self.len => (Mode::Exact, Reason::Short),
             Mode::TopK => (Mode::TopK, Reason::Requested),
             Mode::Auto if !ACCELERATED => (Mode::Exact, Reason::OnlyWay),
+            Mode::Accelerated | Mode::Auto if whole => (Mode::Exact, Reason::OnlyWay),
             Mode::Accelerated | Mode::Auto if short || !o.has_cells() => (Mode::Exact, Reason::Short),
             Mode::Accelerated => (Mode::Accelerated, Reason::Requested),
             Mode::Auto if !masking.any_sees(0, rows, pays) => (Mode::Exact, Reason::Short),
-            Mode::Auto if rows <= APART && self.rests() => (Mode::Exact, Reason::Diffuse),
+            Mode::Auto if rows <= FEW && self.rests() => (Mode::Exact, Reason::Diffuse),
             Mode::Auto => (Mode::Accelerated, Reason::Cheaper),
             Mode::Exact => (Mode::Exact, Reason::Requested),
         }
@@ -293,7 +288,7 @@ impl Session {
 
     /// Whether the cells of all heads rest: they did not serve few rows of late.
     fn rests(&self) -> bool {
-        self.heads.iter().all(|head| head.cells().is_some_and(|cells| !cells.rest().is_over()))
+        self.heads.iter().all(|head| head.clusters().is_some_and(clustered::Clusters::rests))
     }
 
     fn top_k(&self) -> usize {
@@ -313,7 +308,7 @@ impl Session {
         Memory::plan(plan);
         let (mut most, rows) = (Plan::new(), rows.max(1));
         // Calls of few rows take other memory than those of many.
-        for rows in [rows.min(APART), rows.min(FEW), rows] {
+        for rows in [rows.min(4), rows.min(FEW), rows] {
             let mut form = Plan::new();
             exact::plan(&mut form, o.dim_k, o.dim_v, rows);
             if o.attention.uses_fixed_scores(rows) {
@@ -325,11 +320,10 @@ impl Session {
             most = most.or(form);
             if o.has_cells() {
                 let mut form = Plan::new();
-                accelerated::Work::plan(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity);
-                if o.attention.certificate {
-                    accelerated::Work::plan_proving(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity);
+                match rows <= FEW {
+                    true => FewWork::plan(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity),
+                    false => ClusteredWork::plan(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity),
                 }
-                accelerated::Work::plan_lifted(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity);
                 most = most.or(form);
             }
         }
@@ -364,8 +358,8 @@ impl Session {
     }
 
     /// All of [`Session::attend`] in one part, to the same bits, with a look at the keys that are scored one by one though they are in
-    /// cells, by query head, row and token: for studies. Shapes, mask and `work` as there, allocating nothing. In exact and top-k mode, and for
-    /// heads that are attended exactly, `watch` is not called.
+    /// cells, by query head, row and token: for studies. Shapes, mask and `work` as there, allocating nothing. In exact and top-k mode `watch` is
+    /// not called.
     ///
     /// # Errors
     /// As [`Session::attend`].
@@ -537,48 +531,35 @@ impl Session {
         watch: &mut Option<Watch<'_>>,
     ) -> Result<()> {
         let o = &self.options;
-        let auto = o.attention.mode == Mode::Auto;
-        let rows = q.shape()[2];
-        let memory = work;
-        let mut work = accelerated::Work::new_in(memory, o.dim_k, o.dim_v, self.group(), rows, self.len)?;
-        if o.attention.certificate {
-            work = work.proving(memory)?;
-        }
-        if masking.biases().is_some() {
-            work = work.lifted(memory)?;
-        }
-        let source = |_: usize, head: usize| {
-            let head = &self.heads[head];
-            (head.keys(), head.values(), head.cells().unwrap_or_else(|| unreachable!("every head has cells")))
-        };
-        let leads = |head: usize| self.heads[head].lead();
-        let carries = |head: usize| {
-            self.heads[head].carried().unwrap_or_else(|| unreachable!("every head with cells has room for it"))
-        };
-        let all = Accelerated {
+        let (auto, rows) = (o.attention.mode == Mode::Auto, q.shape()[2]);
+        let clusters =
+            |head: usize| self.heads[head].clusters().unwrap_or_else(|| unreachable!("every head has cells"));
+        let source =
+            |_: usize, head: usize| (self.heads[head].keys(), self.heads[head].values(), clusters(head).tree());
+        let all = Heads {
             q,
-            kv: &source,
-            keys: self.len,
-            heads_kv: o.heads_kv,
             out,
             lse,
             masking,
+            heads_kv: o.heads_kv,
             scale: o.attention.scale,
             softcap: o.attention.softcap,
-            rule: Rule::new(o.attention.tolerance, auto),
-            trials: None,
-            leads: if auto { Some(&leads) } else { None },
-            carries: Some(&carries),
-            proof: self
-                .certificate(masking, out)
-                .map(|certificate| Proving { certificate, verified: o.attention.verified }),
+            tolerance: o.attention.tolerance,
+            auto,
             isa: o.isa(),
+            kv: &source,
+            before: &|head| clusters(head).control(),
+            after: &|head, control, work| clusters(head).note(control, work.heavy()),
         };
-        all.run(&mut work, ith, nth, stats, watch);
-        if auto && stats.rows > 0 && stats.pairs == stats.pairs_dense {
-            // Bounds know nothing of biases: only segments where those are zero can be certified.
-            let biased = o.attention.certificate && masking.biases().is_some();
-            (stats.mode, stats.reason) = (Mode::Exact, if biased { Reason::OnlyWay } else { Reason::Diffuse });
+        if rows <= FEW {
+            let mut work = FewWork::new_in(work, o.dim_k, o.dim_v, self.group(), rows, self.len)?;
+            all.run_few(&clusters, &mut work, ith, nth, stats, watch);
+        } else {
+            let mut work = ClusteredWork::new_in(work, o.dim_k, o.dim_v, self.group(), rows, self.len)?;
+            all.run(&mut work, ith, nth, stats, watch);
+        }
+        if auto && stats.rows > 0 && stats.pairs == stats.pairs_dense && stats.measured.rows() == 0 {
+            (stats.mode, stats.reason) = (Mode::Exact, Reason::Diffuse);
         }
         Ok(())
     }

@@ -1,8 +1,6 @@
 //! A session as bytes: little-endian, versioned, with a checksum. Options, then keys and values of every head in their
-//! storage type; the index is rebuilt on loading, since it is a function of the keys, the seed and the options. At last, of every head
-//! with cells, what its rows err by in common.
+//! storage type; the index is rebuilt on loading, since it is a function of the keys, the seed and the options.
 
-use super::accelerated::Carried;
 use super::{AttentionOptions, Mode, Session, SessionOptions};
 use crate::bytes::{Reader, Writer};
 use crate::error::{Error, Result, Status};
@@ -41,13 +39,8 @@ fn words(o: &SessionOptions) -> [u32; WORDS] {
     ]
 }
 
-/// Bytes of what a session carries on, if it does.
-fn carries(o: &SessionOptions) -> Option<usize> {
-    if o.has_cells() { Carried::saved(o.heads_kv, o.heads_q / o.heads_kv, o.dim_v) } else { None }
-}
-
-/// Options, tokens, whether the session says what it carries, and the bytes after.
-fn read_header(bytes: &[u8]) -> Result<(SessionOptions, usize, bool, Reader<'_>)> {
+/// Options, tokens, and the bytes after.
+fn read_header(bytes: &[u8]) -> Result<(SessionOptions, usize, Reader<'_>)> {
     let mut r = Reader::checked(bytes, MAGIC, VERSION).map_err(damaged)?;
     let short = damaged("shorter than its header says");
     let (mut w, mut l) = ([0u32; WORDS], [0usize; LONGS]);
@@ -58,7 +51,7 @@ fn read_header(bytes: &[u8]) -> Result<(SessionOptions, usize, bool, Reader<'_>)
     for x in &mut l[1..] {
         *x = usize::try_from(r.u64().ok_or(short)?).map_err(|_| damaged("a size does not fit this machine"))?;
     }
-    let [_, capacity, len, dense_below, top_k, window, sinks, carries_on] = l;
+    let [_, capacity, len, dense_below, top_k, window, sinks, carried] = l;
     let range = damaged("options are out of range");
     let options = SessionOptions {
         heads_q: w[0] as usize,
@@ -94,12 +87,12 @@ fn read_header(bytes: &[u8]) -> Result<(SessionOptions, usize, bool, Reader<'_>)
         return Err(range);
     }
     let options = options.resolve().map_err(|_| range)?;
-    // Sessions of earlier builds were saved without it.
-    let after = if carries_on == 1 { carries(&options) } else { Some(0).filter(|_| carries_on == 0) };
-    if len > capacity || body(&options, len).zip(after).and_then(|(a, b)| a.checked_add(b)) != Some(r.left()) {
+    // 1: an earlier build put what its rows had in common behind the tokens. Nothing reads that any more.
+    let fits = body(&options, len).is_some_and(|need| need == r.left() || carried == 1 && need < r.left());
+    if carried > 1 || len > capacity || !fits {
         return Err(damaged("length does not fit its header"));
     }
-    Ok((options, len, carries_on == 1, r))
+    Ok((options, len, r))
 }
 
 /// Bytes of keys and values.
@@ -110,10 +103,8 @@ fn body(o: &SessionOptions, len: usize) -> Option<usize> {
 impl Session {
     /// Bytes that [`save`](Session::save) writes.
     pub fn save_len(&self) -> usize {
-        // What is there has a length, and what is not has none.
-        let [body, carries] =
-            [body(self.options(), self.len()), carries(self.options())].map(Option::unwrap_or_default);
-        HEADER + body + carries + CHECKSUM
+        // What is there has a length.
+        HEADER + body(self.options(), self.len()).unwrap_or_default() + CHECKSUM
     }
 
     /// Writes the published tokens into `out[..save_len()]`; returns the bytes written. Never allocates.
@@ -128,8 +119,7 @@ impl Session {
         let mut w = Writer::new(out, MAGIC, VERSION);
         words(o).into_iter().for_each(|x| w.u32(x));
         w.u64(a.seed);
-        let carries_on = usize::from(carries(o).is_some());
-        for x in [o.capacity, self.len(), o.dense_below, a.top_k, a.window, a.sinks, carries_on] {
+        for x in [o.capacity, self.len(), o.dense_below, a.top_k, a.window, a.sinks, 0] {
             w.u64(x as u64);
         }
         for h in 0..o.heads_kv {
@@ -142,9 +132,6 @@ impl Session {
                     rows.row_bits(i).into_iter().flatten().for_each(|b| w.put(&b.to_le_bytes()));
                 }
             }
-        }
-        for carried in (0..o.heads_kv).filter_map(|h| self.head(h).carried()) {
-            carried.save(o.dim_v, |x| w.u32(x));
         }
         w.finish();
         Ok(need)
@@ -163,7 +150,7 @@ impl Session {
     /// # Errors
     /// `Buffer` for damaged, truncated or foreign bytes; as [`Session::new_in`].
     pub fn load(bytes: &[u8], memory: &Memory) -> Result<Session> {
-        let (o, len, carries_on, mut r) = read_header(bytes)?;
+        let (o, len, mut r) = read_header(bytes)?;
         let mut session = Session::new_in(&o, memory)?;
         let short = damaged("shorter than its header says");
         let size = o.kv_dtype.size();
@@ -180,12 +167,6 @@ impl Session {
             }
         }
         session.commit()?;
-        for h in 0..if carries_on { o.heads_kv } else { 0 } {
-            let carried = session.heads_mut()[h].carried_mut();
-            if !carried.is_none_or(|carried| carried.restore(len, o.dim_v, || r.u32())) {
-                return Err(damaged("offsets are out of range"));
-            }
-        }
         Ok(session)
     }
 }

@@ -389,3 +389,17 @@ pub(super) fn fma_chains<S: Simd>(s: S, rounds: u64) -> f32 {
 pub(crate) fn norm2<S: Simd>(s: S, x: &[f32]) -> f32 {
     dot(s, x, x)
 }
+
+/// Largest magnitude; 0 for none.
+#[inline(always)]
+pub(crate) fn max_abs<S: Simd>(s: S, x: &[f32]) -> f32 {
+    let (n, p) = (x.len(), x.as_ptr());
+    let mut most = s.splat(0.0);
+    let mut i = 0;
+    while i + S::LANES <= n {
+        // SAFETY: i + LANES <= n.
+        most = unsafe { s.max(most, s.abs(s.load(p.add(i)))) };
+        i += S::LANES;
+    }
+    x[i..].iter().fold(s.reduce_max(most), |most, x| most.max(x.abs()))
+}

@@ -7,7 +7,9 @@
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 pub(crate) mod bias;
-pub(crate) mod block;
+pub(crate) mod clustered;
+#[cfg(all(test, feature = "full"))]
+mod clustered_tests;
 pub(crate) mod codes;
 #[cfg(test)]
 mod codes_tests;
@@ -17,6 +19,7 @@ pub(crate) mod few;
 #[cfg(all(test, feature = "full"))]
 mod few_tests;
 pub(crate) mod fixed;
+pub(crate) mod gather;
 mod kernels;
 mod math;
 pub(crate) mod online;
@@ -98,12 +101,6 @@ fn run_neon<T: Task>(task: T) -> T::Out {
 #[cfg_attr(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_feature = "neon"))), inline)]
 fn run_scalar<T: Task>(task: T) -> T::Out {
     task.run(scalar::Scalar)
-}
-
-/// A task as a part of another: where a number is a vector, a call of what others call, to keep the code small.
-#[inline(always)]
-pub(crate) fn part<S: Simd, T: Task>(s: S, task: T) -> T::Out {
-    if S::LANES == 1 { Isa::Scalar.run(task) } else { task.run(s) }
 }
 
 /// Whether rows are taken one by one, to keep the code small: what a row gets is the same.
@@ -290,6 +287,11 @@ impl Isa {
     /// `x[i] = tanh(x[i])`: relative error at most 1e-6.
     pub fn tanh(self, x: &mut [f32]) {
         dispatch!(self, |s, x: &'a mut [f32]| -> () { kernels::tanh(s, x) })
+    }
+
+    /// Largest magnitude.
+    pub(crate) fn max_abs(self, x: &[f32]) -> f32 {
+        dispatch!(self, |s, x: &'a [f32]| -> f32 { kernels::max_abs(s, x) })
     }
 
     /// Sum of squares.

@@ -18,10 +18,6 @@ impl Simd for Scalar {
         x
     }
     #[inline(always)]
-    fn add_i(self, a: i32, b: i32) -> i32 {
-        a.wrapping_add(b)
-    }
-    #[inline(always)]
     fn dot16(self, acc: i32, a: i32, b: i32) -> i32 {
         acc + i32::from(a as i16) * i32::from(b as i16) + (a >> 16) * (b >> 16)
     }
@@ -29,14 +25,6 @@ impl Simd for Scalar {
     fn dot8(self, acc: i32, a: i32, b: i32) -> i32 {
         let (a, b) = (a.to_ne_bytes(), b.to_ne_bytes());
         (0..4).fold(acc, |sum, i| sum + i32::from(a[i]) * i32::from(b[i] as i8))
-    }
-    #[inline(always)]
-    fn dot7(self, acc: i32, a: i32, b: i32) -> i32 {
-        self.dot8(acc, a, b)
-    }
-    #[inline(always)]
-    fn nibbles(self, a: i32) -> [i32; 2] {
-        [a & 0x0f0f_0f0f, a >> 4 & 0x0f0f_0f0f]
     }
     #[inline(always)]
     fn to_f32(self, a: i32) -> f32 {

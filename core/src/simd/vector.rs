@@ -15,16 +15,10 @@ pub(crate) trait Simd: Copy {
 
     /// `x` in every lane.
     fn splat_i(self, x: i32) -> Self::I;
-    /// Sums of i32.
-    fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
     /// `acc + a0 b0 + a1 b1` in every lane, for pairs of i16; the caller keeps the sums inside i32.
     fn dot16(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// `acc + sum of a_i b_i` in every lane, for four unsigned bytes `a` and four signed bytes `b`; sums stay inside i32.
     fn dot8(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
-    /// As [`dot8`](Simd::dot8), for bytes `a` below 128: two products fit 16 bits.
-    fn dot7(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
-    /// Lower and upper halves of all bytes, each in a byte of its own.
-    fn nibbles(self, a: Self::I) -> [Self::I; 2];
     /// Integers to the nearest f32.
     fn to_f32(self, a: Self::I) -> Self::V;
     /// `LANES` integers.
@@ -120,31 +114,6 @@ pub(crate) trait Simd: Copy {
                 // SAFETY: passed on.
                 unsafe { *out.add(i * 16 + j) = *row.add(k + i) };
             }
-        }
-    }
-
-    /// Whether [`Simd::test16`] and [`Simd::pick16`] are a few instructions.
-    const PICKS: bool = false;
-
-    /// Bit i is set where number i of sixteen has a bit of `bits`.
-    ///
-    /// # Safety
-    /// Sixteen numbers are readable at `p`.
-    #[inline(always)]
-    unsafe fn test16(self, p: *const u16, bits: u16) -> u32 {
-        // SAFETY: passed on.
-        (0..16).map(|i| u32::from(unsafe { *p.add(i) } & bits != 0) << i).sum()
-    }
-
-    /// Those of sixteen numbers whose bit is set, in their order; up to sixteen are written.
-    ///
-    /// # Safety
-    /// Sixteen numbers are readable at `from` and writable at `to`, which lies apart or not behind.
-    #[inline(always)]
-    unsafe fn pick16(self, from: *const u16, bits: u32, to: *mut u16) {
-        for (n, i) in (0..16).filter(|i| bits >> i & 1 != 0).enumerate() {
-            // SAFETY: n is at most i.
-            unsafe { *to.add(n) = *from.add(i) };
         }
     }
 

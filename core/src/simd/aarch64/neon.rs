@@ -36,10 +36,6 @@ impl Simd for Neon {
         op!(vdupq_n_s32(x))
     }
     #[inline(always)]
-    fn add_i(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
-        op!(vaddq_s32(a, b))
-    }
-    #[inline(always)]
     fn dot16(self, acc: int32x4_t, a: int32x4_t, b: int32x4_t) -> int32x4_t {
         op!({
             let (a, b) = (vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b));
@@ -57,23 +53,6 @@ impl Simd for Neon {
             let low = vpaddq_s32(vmull_s16(vget_low_s16(a0), vget_low_s16(b0)), vmull_high_s16(a0, b0));
             let high = vpaddq_s32(vmull_s16(vget_low_s16(a1), vget_low_s16(b1)), vmull_high_s16(a1, b1));
             vaddq_s32(acc, vpaddq_s32(low, high))
-        })
-    }
-    #[inline(always)]
-    fn dot7(self, acc: int32x4_t, a: int32x4_t, b: int32x4_t) -> int32x4_t {
-        op!({
-            // Two products fit 16 bits.
-            let (a, b) = (vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
-            let low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
-            vpadalq_s16(acc, vpaddq_s16(low, vmull_high_s8(a, b)))
-        })
-    }
-    #[inline(always)]
-    fn nibbles(self, a: int32x4_t) -> [int32x4_t; 2] {
-        op!({
-            let a = vreinterpretq_u8_s32(a);
-            let (low, high) = (vandq_u8(a, vdupq_n_u8(15)), vshrq_n_u8::<4>(a));
-            [vreinterpretq_s32_u8(low), vreinterpretq_s32_u8(high)]
         })
     }
     #[inline(always)]

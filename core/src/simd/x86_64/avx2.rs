@@ -49,10 +49,6 @@ impl Simd for Avx2 {
         op!(_mm256_set1_epi32(x))
     }
     #[inline(always)]
-    fn add_i(self, a: __m256i, b: __m256i) -> __m256i {
-        op!(_mm256_add_epi32(a, b))
-    }
-    #[inline(always)]
     fn dot16(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
         op!(_mm256_add_epi32(acc, _mm256_madd_epi16(a, b)))
     }
@@ -65,18 +61,6 @@ impl Simd for Avx2 {
             );
             let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(a), _mm256_srai_epi16::<8>(b));
             _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
-        })
-    }
-    #[inline(always)]
-    fn dot7(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
-        // Two products fit 16 bits.
-        op!(_mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1))))
-    }
-    #[inline(always)]
-    fn nibbles(self, a: __m256i) -> [__m256i; 2] {
-        op!({
-            let low = _mm256_set1_epi8(15);
-            [_mm256_and_si256(a, low), _mm256_and_si256(_mm256_srli_epi16::<4>(a), low)]
         })
     }
     #[inline(always)]

@@ -41,10 +41,6 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         op!(_mm512_set1_epi32(x))
     }
     #[inline(always)]
-    fn add_i(self, a: __m512i, b: __m512i) -> __m512i {
-        op!(_mm512_add_epi32(a, b))
-    }
-    #[inline(always)]
     fn dot16(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
         op!(if VNNI { _mm512_dpwssd_epi32(acc, a, b) } else { _mm512_add_epi32(acc, _mm512_madd_epi16(a, b)) })
     }
@@ -59,22 +55,6 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
             );
             let odd = _mm512_madd_epi16(_mm512_srli_epi16::<8>(a), _mm512_srai_epi16::<8>(b));
             _mm512_add_epi32(acc, _mm512_add_epi32(even, odd))
-        })
-    }
-    #[inline(always)]
-    fn dot7(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
-        op!(if VNNI {
-            _mm512_dpbusd_epi32(acc, a, b)
-        } else {
-            // Two products fit 16 bits.
-            _mm512_add_epi32(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(a, b), _mm512_set1_epi16(1)))
-        })
-    }
-    #[inline(always)]
-    fn nibbles(self, a: __m512i) -> [__m512i; 2] {
-        op!({
-            let low = _mm512_set1_epi8(15);
-            [_mm512_and_si512(a, low), _mm512_and_si512(_mm512_srli_epi16::<4>(a), low)]
         })
     }
     #[inline(always)]
@@ -258,23 +238,6 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
                 _mm512_storeu_ps(out.add((8 + c) * 16), _mm512_shuffle_f32x4::<0x88>(xy1, zw1));
                 _mm512_storeu_ps(out.add((12 + c) * 16), _mm512_shuffle_f32x4::<0xdd>(xy1, zw1));
             }
-        }
-    }
-
-    const PICKS: bool = true;
-
-    #[inline(always)]
-    unsafe fn test16(self, p: *const u16, bits: u16) -> u32 {
-        // SAFETY: passed on.
-        unsafe { u32::from(_mm256_test_epi16_mask(_mm256_loadu_si256(p.cast()), _mm256_set1_epi16(bits as i16))) }
-    }
-    #[inline(always)]
-    unsafe fn pick16(self, from: *const u16, bits: u32, to: *mut u16) {
-        // SAFETY: passed on.
-        unsafe {
-            let x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
-            let x = _mm512_maskz_compress_epi32(bits as __mmask16, x);
-            _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(x));
         }
     }
 

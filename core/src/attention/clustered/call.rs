@@ -1,0 +1,134 @@
+//! The one-call form: trees of all heads first, then the rows.
+
+use super::super::call::in_parts;
+use super::super::clock;
+use super::super::few::FEW;
+use super::super::problem::{AttentionStats, Checked, Problem};
+use super::super::{Mode, Reason};
+use super::control::Control;
+use super::engine::{Watch, Work};
+use super::order::Order;
+use super::runs::{Heads, runs_of};
+use super::tree::Tree;
+use crate::error::Result;
+use crate::mem::{Memory, Objects, Plan};
+use crate::simd::Isa;
+
+fn parts(c: &Checked<'_>) -> usize {
+    c.options.num_threads.min(runs_of(c.batch * c.heads_kv, c.heads_q / c.heads_kv, c.rows_q)).max(1)
+}
+
+/// Threads that build, a run of heads each.
+fn builders(c: &Checked<'_>) -> usize {
+    let heads = c.batch * c.heads_kv;
+    heads.div_ceil(heads.div_ceil(c.options.num_threads.max(1))).max(1)
+}
+
+/// The first head that a part builds, the trees of its heads, and room for their order.
+type Building<'a> = (usize, &'a mut [Tree], Option<Order>);
+
+/// Whether keys come in an order of their own: all rows see the same, and are more than a few, which would not repay it.
+fn reorders(c: &Checked<'_>) -> bool {
+    c.masking.shows_all() && c.rows_q > FEW
+}
+
+/// Adds everything that [`call`] takes to a plan.
+pub(in super::super) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
+    let heads = c.batch * c.heads_kv;
+    let mut tree = Plan::new();
+    Tree::plan(&mut tree, c.dim_k, c.dim_v, c.rows_kv);
+    Objects::<Tree>::plan(plan, heads);
+    plan.add_plan(&tree, heads);
+    let mut orders = Plan::new();
+    if reorders(c) {
+        Order::plan(&mut orders, c.rows_kv);
+    }
+    Objects::<Building<'_>>::plan(plan, builders(c));
+    plan.add_plan(&orders, builders(c));
+    let mut work = Plan::new();
+    Work::plan(&mut work, c.dim_k, c.dim_v, c.heads_q / c.heads_kv, c.rows_q, c.rows_kv);
+    let parts = parts(c);
+    Objects::<Work>::plan(plan, parts);
+    plan.add_plan(&work, parts);
+}
+
+/// Attends a whole problem.
+pub(in super::super) fn call(
+    problem: &Problem<'_>,
+    c: &Checked<'_>,
+    memory: &Memory,
+    watch: Option<Watch<'_>>,
+) -> Result<AttentionStats> {
+    let isa = c.options.isa.unwrap_or_else(Isa::best);
+    let (heads, group, parts) = (c.batch * c.heads_kv, c.heads_q / c.heads_kv, parts(c));
+    let mut trees = Objects::with_capacity(memory, heads)?;
+    for _ in 0..heads {
+        trees.push(Tree::new_in(memory, c.dim_k, c.dim_v, c.rows_kv)?)?;
+    }
+    let mut works = Objects::with_capacity(memory, parts)?;
+    for _ in 0..parts {
+        works.push(Work::new_in(memory, c.dim_k, c.dim_v, group, c.rows_q, c.rows_kv)?)?;
+    }
+    let mut stats = AttentionStats::new(c.mode, c.reason);
+    let kv = |i: usize| {
+        let (batch, head) = (i / c.heads_kv, i % c.heads_kv);
+        (problem.k.head(batch, head), problem.v.head(batch, head))
+    };
+    let step = heads.div_ceil(builders(c));
+    let mut building = Objects::with_capacity(memory, builders(c))?;
+    for (i, trees) in trees.chunks_mut(step).enumerate() {
+        let order = if reorders(c) { Some(Order::new_in(memory, c.rows_kv)?) } else { None };
+        building.push((i * step, trees, order))?;
+    }
+    let build = |_, (first, trees, order): &mut Building<'_>| {
+        let start = clock::now();
+        for (i, tree) in (*first..).zip(trees.iter_mut()) {
+            let (k, v) = kv(i);
+            let keep = c.masking.keep(i / c.heads_kv);
+            match order {
+                Some(order) => tree.fill_alike(isa, &k, &v, keep, order),
+                None => tree.fill(isa, &k, &v, keep),
+            }
+            tree.publish();
+        }
+        Ok(AttentionStats { build_seconds: clock::since(start), ..AttentionStats::new(c.mode, c.reason) })
+    };
+    in_parts(&mut building, build, &mut stats)?;
+    drop(building);
+    let source = |batch: usize, head: usize| {
+        let at = batch * c.heads_kv + head;
+        let (k, v) = kv(at);
+        (k, v, &trees[at])
+    };
+    let all = Heads {
+        q: problem.q,
+        out: &problem.out,
+        lse: problem.lse.as_ref(),
+        masking: &c.masking,
+        heads_kv: c.heads_kv,
+        scale: c.options.scale,
+        softcap: c.options.softcap,
+        tolerance: c.options.tolerance,
+        auto: problem.options.mode == Mode::Auto,
+        isa,
+        kv: &source,
+        before: &|_| Control::default(),
+        after: &|_, _, _| {},
+    };
+    let attend = |ith: usize, work: &mut Work, watch: &mut Option<Watch<'_>>| {
+        let start = clock::now();
+        let mut stats = AttentionStats::new(c.mode, c.reason);
+        all.run(work, ith, parts, &mut stats, watch);
+        stats.attend_seconds = clock::since(start);
+        Ok(stats)
+    };
+    if let (Some(watch), [work]) = (watch, &mut *works) {
+        stats.add(&attend(0, work, &mut Some(watch))?);
+    } else {
+        in_parts(&mut works, |ith, work| attend(ith, work, &mut None), &mut stats)?;
+    }
+    if problem.options.mode == Mode::Auto && stats.pairs == stats.pairs_dense {
+        (stats.mode, stats.reason) = (Mode::Exact, Reason::Diffuse);
+    }
+    Ok(stats)
+}

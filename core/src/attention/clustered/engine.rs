@@ -1,0 +1,411 @@
+//! Blocks of rows of all heads that share keys and values.
+
+use super::super::exact::{self, Head};
+use super::super::mask::Masking;
+use super::super::panel::factor;
+use super::super::problem::AttentionStats;
+use super::control::{Control, Verdict};
+use super::estimate::{Estimates, Softmax};
+use super::front::Front;
+use super::policy::{BLOCK_QUERIES, BLOCK_ROWS, CELL, CELLS, CHECKING, KNOWING, KNOWN, LEAST, PAYS, SEGMENT};
+use super::rows::{Look, Room, RowSet};
+use super::sample::{Heavy, SAMPLED, sampled_rows};
+use super::tree::Tree;
+use crate::error::{Result, reserved};
+use crate::mem::{Buf, Memory, Plan, Rows, Tensor, TensorMut};
+use crate::simd::Isa;
+use crate::simd::tile::{PANEL, Span};
+
+/// What was scored exactly for a row.
+#[derive(Clone, Copy, Debug)]
+pub enum Scored<'a> {
+    /// Every key it sees.
+    All,
+    /// These keys, beside those near the row.
+    Keys(&'a [u32]),
+}
+
+/// Called with a query head (of a batch of 1), a row, and keys scored exactly for it: for studies.
+pub type Watch<'a> = &'a mut dyn FnMut(usize, usize, Scored<'_>);
+
+/// Rows of a block for heads that share keys in groups of `group`.
+pub(crate) fn block_rows(group: usize) -> usize {
+    (BLOCK_QUERIES / group).clamp(PANEL, BLOCK_ROWS)
+}
+
+/// Work memory of one part.
+pub struct Work {
+    exact: exact::Work,
+    rows: RowSet,
+    sampled: RowSet,
+    checks: RowSet,
+    room: Room,
+    front: Front,
+    estimates: Estimates,
+    check_estimates: Estimates,
+    heavy: Heavy,
+    /// Segments that all rows of a block see whole, and runs of keys outside of them.
+    segments: Buf<u32>,
+    ranges: Buf<Span>,
+    row: Buf<f32>,
+}
+
+impl Work {
+    /// What exact attention works in.
+    pub(crate) fn exact(&mut self) -> &mut exact::Work {
+        &mut self.exact
+    }
+
+    /// Keys that were heavy in the sampled rows of the last block.
+    pub(crate) fn heavy(&mut self) -> impl Iterator<Item = u32> {
+        self.heavy.keys()
+    }
+
+    /// Forgets the last block: nothing is heavy.
+    pub(super) fn forget(&mut self) {
+        self.heavy.clear();
+    }
+
+    /// Adds the blocks for heads in groups of `group`, calls of `rows` rows and `keys` keys to a plan.
+    pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) {
+        exact::plan(plan, dim_k, dim_v, rows.max(PANEL));
+        let (block, entries) = (block_rows(group).min(rows), keys / SEGMENT * CELLS);
+        RowSet::plan(plan, dim_k, dim_v, block);
+        RowSet::plan(plan, dim_k, dim_v, SAMPLED * group);
+        RowSet::plan(plan, dim_k, dim_v, CHECKING * group);
+        Room::plan(plan, dim_k, dim_v);
+        Front::plan(plan, dim_k, dim_v, keys);
+        Estimates::plan(plan, dim_k, dim_v, entries, block);
+        Estimates::plan(plan, dim_k, dim_v, entries, CHECKING * group);
+        Heavy::plan(plan, SAMPLED * group);
+        Buf::<u32>::plan(plan, keys / SEGMENT);
+        Buf::<Span>::plan(plan, keys / SEGMENT + 1);
+        Buf::<f32>::plan(plan, dim_v);
+    }
+
+    /// Work memory as planned.
+    ///
+    /// # Errors
+    /// `NoMemory`, `Budget`.
+    pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> Result<Self> {
+        let (block, entries) = (block_rows(group).min(rows), keys / SEGMENT * CELLS);
+        Ok(Work {
+            exact: exact::Work::new_in(memory, dim_k, dim_v, rows.max(PANEL))?,
+            rows: RowSet::new_in(memory, dim_k, dim_v, block)?,
+            sampled: RowSet::new_in(memory, dim_k, dim_v, SAMPLED * group)?,
+            checks: RowSet::new_in(memory, dim_k, dim_v, CHECKING * group)?,
+            room: Room::new_in(memory, dim_k, dim_v)?,
+            front: Front::new_in(memory, dim_k, dim_v, keys)?,
+            estimates: Estimates::new_in(memory, dim_k, dim_v, entries, block)?,
+            check_estimates: Estimates::new_in(memory, dim_k, dim_v, entries, CHECKING * group)?,
+            heavy: Heavy::new_in(memory, SAMPLED * group)?,
+            segments: Buf::with_capacity(memory, keys / SEGMENT)?,
+            ranges: Buf::with_capacity(memory, keys / SEGMENT + 1)?,
+            row: Buf::filled(memory, dim_v, 0.0)?,
+        })
+    }
+}
+
+/// Rows `begin..begin + n` of the heads of one KV head.
+pub(super) struct Block<'a> {
+    pub(super) q: &'a Tensor<'a>,
+    pub(super) out: &'a TensorMut<'a>,
+    pub(super) lse: Option<&'a TensorMut<'a>>,
+    pub(super) keys: Rows<'a>,
+    pub(super) values: Rows<'a>,
+    pub(super) tree: &'a Tree,
+    pub(super) masking: &'a Masking<'a>,
+    pub(super) scale: f32,
+    pub(super) softcap: f32,
+    pub(super) tolerance: f32,
+    /// Exact attention takes over where it is cheaper, not only where the tolerance is not kept.
+    pub(super) auto: bool,
+    pub(super) isa: Isa,
+    pub(super) batch: usize,
+    /// The first query head, and how many there are.
+    pub(super) first: usize,
+    pub(super) group: usize,
+    pub(super) begin: usize,
+    pub(super) n: usize,
+}
+
+impl Block<'_> {
+    pub(super) fn head(&self, h: usize) -> Head<'_> {
+        Head {
+            q: self.q.head(self.batch, self.first + h),
+            k: self.keys,
+            v: self.values,
+            masking: self.masking,
+            batch: self.batch,
+            head: self.first + h,
+            scale: self.scale,
+            softcap: self.softcap,
+            shared_qk: false,
+        }
+    }
+
+    /// Attends the block.
+    pub(super) fn attend(
+        &self,
+        control: &mut Control,
+        work: &mut Work,
+        stats: &mut AttentionStats,
+        watch: &mut Option<Watch<'_>>,
+    ) {
+        let used = self.n > SAMPLED && self.find_segments(work) >= LEAST;
+        if !used {
+            return self.exact(&mut work.exact, stats, watch);
+        }
+        let head = self.head(0);
+        let (factor, plain) = factor(&head, false);
+        let softmax = Softmax { factor, logits: (!plain).then_some((self.scale, self.softcap)) };
+        let seed = (self.batch * 65537 + self.first) as u64 * 0x1_0000_0001 + self.begin as u64;
+        let sampled = sampled_rows(self.n, seed);
+        self.sample(&sampled, softmax, work);
+        let Work { front, heavy, segments, .. } = work;
+        front.start(self.tree, segments.iter().map(|&s| s as usize));
+        front.know(self.isa, self.tree, &self.keys, &self.values, heavy.keys(), softmax.unit());
+        let visible = self.visible_pairs();
+        let measured = loop {
+            let (squares, opened) = self.check(&sampled, softmax, control.needle(), work);
+            match control.judge(&squares, self.tolerance) {
+                Verdict::Take => break Some((squares, opened)),
+                Verdict::Tighten => {}
+                // The tolerance is a promise, whoever chose the mode.
+                Verdict::Fail => break None,
+            }
+        };
+        let queries = self.n * self.group;
+        let cost = |opened: u64| {
+            let each = work.front.entries() as f32 * 1.4 + work.front.known.len() as f32;
+            let near = self.near_pairs(work) as f32;
+            let sampled = (SAMPLED * self.group * work.segments.len() * SEGMENT) as f32;
+            each * queries as f32 + near + sampled + opened as f32 * 1.6 * self.n as f32 / CHECKING as f32
+        };
+        let pays = measured.filter(|&(_, opened)| !self.auto || cost(opened) <= PAYS * visible as f32);
+        let Some((squares, _)) = pays else {
+            return self.exact(&mut work.exact, stats, watch);
+        };
+        squares.iter().for_each(|&[error, output]| stats.measured.note(error, output));
+        stats.rows += (self.n * self.group) as u64;
+        control.relax(self.tolerance);
+        stats.pairs_dense += visible;
+        for h in 0..self.group {
+            self.approximate(h, &sampled, softmax, control.needle(), work, stats, watch);
+        }
+    }
+
+    /// Pairs that rows see.
+    pub(super) fn visible_pairs(&self) -> u64 {
+        let each = (0..self.n)
+            .map(|i| self.masking.count(self.batch, self.masking.visible(self.batch, self.begin + i)) as u64);
+        each.sum::<u64>() * self.group as u64
+    }
+
+    /// Those of them outside of segments whose cells are used.
+    fn near_pairs(&self, work: &Work) -> u64 {
+        self.visible_pairs() - (work.segments.len() * SEGMENT * self.n * self.group) as u64
+    }
+
+    /// Notes the segments that all rows see whole, and what is between them. Returns how many there are.
+    fn find_segments(&self, work: &mut Work) -> usize {
+        let (mut first, mut end) = (0, usize::MAX);
+        for i in 0..self.n {
+            let seen = self.masking.visible(self.batch, self.begin + i);
+            // Sinks are apart from the range, or reach it.
+            first = first.max(if seen.begin <= seen.sinks { 0 } else { seen.begin });
+            end = end.min(seen.end);
+        }
+        let keep = self.masking.keep(self.batch);
+        work.segments.clear();
+        work.ranges.clear();
+        let (mut at, mut aside) = (0, 0);
+        for segment in 0..self.tree.segments() {
+            let [low, high] = self.tree.range(segment);
+            let ids = self.tree.ids(segment);
+            let Some(apart) = self.tree.apart_of(segment).filter(|n| aside + n <= KNOWN / 2) else { continue };
+            if low >= first && high < end && keep.is_none_or(|keep| ids.iter().all(|&id| keep[id as usize] != 0)) {
+                reserved(work.segments.push(segment as u32));
+                aside += apart;
+                if at < low {
+                    reserved(work.ranges.push(Span { begin: at, end: low }));
+                }
+                at = at.max(high + 1);
+            }
+        }
+        if at < self.keys.rows() {
+            reserved(work.ranges.push(Span { begin: at, end: self.keys.rows() }));
+        }
+        work.segments.len()
+    }
+
+    /// Attends the sampled rows exactly, of all heads together: outputs into the sums of `sampled`, heavy keys noted.
+    fn sample(&self, sampled: &[usize; SAMPLED], softmax: Softmax, work: &mut Work) {
+        let Work { sampled: set, room, heavy, .. } = work;
+        set.n = 0;
+        for h in 0..self.group {
+            let q = self.q.head(self.batch, self.first + h);
+            let seen = |i: usize| self.masking.visible(self.batch, i);
+            set.load(self.isa, &q, SAMPLED, |i| self.begin + sampled[i], seen);
+        }
+        set.start(self.isa);
+        heavy.clear();
+        let n = set.n;
+        let mut look = |p: usize, first: usize, count: usize, weights: &[f32], max: &[f32], sum: &[f32]| {
+            for lane in 0..(n - p * PANEL).min(PANEL) {
+                let r = p * PANEL + lane;
+                if r % SAMPLED < KNOWING && sum[lane] > 0.0 {
+                    let weights = weights.iter().skip(lane).step_by(PANEL).take(count).copied();
+                    heavy.note(r, first, weights, max[lane], sum[lane], softmax.factor);
+                }
+            }
+        };
+        let range = Span { begin: 0, end: self.keys.rows() };
+        set.attend(self.isa, &self.head(0), range, false, room, Some(&mut look));
+        for r in 0..n {
+            set.finish(self.isa, r);
+        }
+    }
+
+    /// Rows that are loaded attend to all but entries.
+    pub(super) fn near(
+        &self,
+        h: usize,
+        set: &mut RowSet,
+        room: &mut Room,
+        front: &Front,
+        ranges: &[Span],
+        look: Option<Look<'_>>,
+    ) {
+        set.start(self.isa);
+        let head = self.head(h);
+        for &range in ranges {
+            set.attend(self.isa, &head, range, false, room, None);
+        }
+        let (k, v) = front.known_rows();
+        let all = Masking::new(super::super::Mask::None, 0, 0, [1, 1, 1, k.rows()], true);
+        let masking = all.unwrap_or_else(|_| unreachable!("no mask has no shape"));
+        if k.rows() > 0 {
+            let head = Head { q: head.q, k, v, masking: &masking, batch: 0, head: 0, ..head };
+            set.attend(self.isa, &head, Span { begin: 0, end: k.rows() }, true, room, look);
+        }
+    }
+
+    /// Attends the checking rows approximately: squares of what they err by and of what they should be, and the pairs that their
+    /// opened cells hold.
+    fn check(
+        &self,
+        sampled: &[usize; SAMPLED],
+        softmax: Softmax,
+        needle: f32,
+        work: &mut Work,
+    ) -> ([[f32; 2]; CHECKING], u64) {
+        let Work { checks: set, sampled: exact, room, front, check_estimates, ranges, row, .. } = work;
+        set.n = 0;
+        for h in 0..self.group {
+            let q = self.q.head(self.batch, self.first + h);
+            let seen = |i: usize| self.masking.visible(self.batch, i);
+            set.load(self.isa, &q, CHECKING, |i| self.begin + sampled[KNOWING + i], seen);
+        }
+        self.near(0, set, room, front, ranges, None);
+        let opened = check_estimates.add(self.isa, front, &self.keys, &self.values, softmax, &|_| needle, set);
+        let mut squares = [[0.0; 2]; CHECKING];
+        for r in 0..set.n {
+            let (h, i) = (r / CHECKING, r % CHECKING);
+            let want = &exact.sums[(h * SAMPLED + KNOWING + i) * exact.stride..][..exact.dim_v];
+            row.copy_from_slice(set.finish(self.isa, r));
+            squares[i][0] += self.isa.sq_dist(row, want);
+            squares[i][1] += self.isa.norm2(want);
+        }
+        (squares, opened)
+    }
+
+    /// All rows of one head.
+    fn approximate(
+        &self,
+        h: usize,
+        sampled: &[usize; SAMPLED],
+        softmax: Softmax,
+        needle: f32,
+        work: &mut Work,
+        stats: &mut AttentionStats,
+        watch: &mut Option<Watch<'_>>,
+    ) {
+        let Work { exact: dense, rows: set, sampled: exact, room, front, estimates, ranges, segments, row, .. } = work;
+        set.n = 0;
+        let seen = |i: usize| self.masking.visible(self.batch, i);
+        set.load(self.isa, &self.q.head(self.batch, self.first + h), self.n, |i| self.begin + i, seen);
+        self.near(h, set, room, front, ranges, None);
+        let opened = estimates.add(self.isa, front, &self.keys, &self.values, softmax, &|_| needle, set);
+        let mut out = self.out.rows(self.batch, self.first + h, self.begin, self.n);
+        let mut lse = self.lse.map(|t| t.rows(self.batch, self.first + h, self.begin, self.n));
+        let mut lse = lse.as_mut().and_then(|r| r.as_slice());
+        for i in 0..self.n {
+            let log = set.log_sum_exp(i, softmax.unit());
+            out.write(i, set.finish(self.isa, i));
+            if let Some(lse) = &mut lse {
+                lse[i] = log;
+            }
+        }
+        for (i, &at) in sampled.iter().enumerate() {
+            let r = h * SAMPLED + i;
+            row.copy_from_slice(&exact.sums[r * exact.stride..][..exact.dim_v]);
+            out.write(at, row);
+            if let Some(lse) = &mut lse {
+                lse[at] = exact.log_sum_exp(r, softmax.unit());
+            }
+        }
+        for i in (0..self.n).filter(|i| !set.is_sound(*i) && !sampled.contains(i)) {
+            self.one_exactly(h, i, dense, stats);
+        }
+        let far = (segments.len() * SEGMENT) as u64;
+        let near = self.visible_near(far);
+        let n = self.n as u64;
+        stats.pairs += near + (front.known.len() as u64 * n + opened + SAMPLED as u64 * far).min(far * n);
+        stats.cells_opened += opened / CELL as u64;
+        stats.known += front.known.len() as u64 * n;
+        if let Some(watch) = watch {
+            for i in 0..self.n {
+                if sampled.contains(&i) {
+                    watch(self.first + h, self.begin + i, Scored::All);
+                    continue;
+                }
+                watch(self.first + h, self.begin + i, Scored::Keys(&front.known));
+                for e in estimates.opened(front.entries(), i) {
+                    watch(self.first + h, self.begin + i, Scored::Keys(&front.ids()[e * CELL..][..CELL]));
+                }
+            }
+        }
+    }
+
+    /// One row of a head whose weights no estimate came near.
+    pub(super) fn one_exactly(&self, h: usize, i: usize, work: &mut exact::Work, stats: &mut AttentionStats) {
+        let head = self.head(h);
+        let mut out = self.out.rows(self.batch, head.head, self.begin + i, 1);
+        let mut lse = self.lse.map(|t| t.rows(self.batch, head.head, self.begin + i, 1));
+        let lse = lse.as_mut().and_then(|r| r.as_slice());
+        exact::attend(self.isa, &head, self.begin + i, 1, &mut out, lse, work);
+        stats.exact_rows += 1;
+    }
+
+    fn visible_near(&self, far: u64) -> u64 {
+        self.visible_pairs() / self.group as u64 - far * self.n as u64
+    }
+
+    /// Rows that no cells serve.
+    pub(super) fn exact(&self, work: &mut exact::Work, stats: &mut AttentionStats, watch: &mut Option<Watch<'_>>) {
+        for h in 0..self.group {
+            let head = self.head(h);
+            let mut out = self.out.rows(self.batch, head.head, self.begin, self.n);
+            let mut lse = self.lse.map(|t| t.rows(self.batch, head.head, self.begin, self.n));
+            let lse = lse.as_mut().and_then(|r| r.as_slice());
+            let pairs = exact::attend(self.isa, &head, self.begin, self.n, &mut out, lse, work);
+            stats.add_exact(pairs);
+            if let Some(watch) = watch {
+                (0..self.n).for_each(|i| watch(head.head, self.begin + i, Scored::All));
+            }
+        }
+        let queries = (self.n * self.group) as u64;
+        (stats.rows, stats.exact_rows) = (stats.rows + queries, stats.exact_rows + queries);
+    }
+}

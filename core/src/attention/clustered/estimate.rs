@@ -1,0 +1,175 @@
+//! Rows against entries: which cells a row opens, and estimates for the rest.
+
+use super::front::Front;
+use super::policy::SIGMA;
+use super::rows::RowSet;
+use crate::error::Result;
+use crate::mem::{Buf, Maker, Memory, Plan};
+use crate::simd::Isa;
+use crate::simd::clustered::{AddMeans, CELL, OpenCells, OpenRoom, ScoreEntries, Screen, Spread};
+use crate::simd::online::State;
+use crate::simd::tile::{KEYS, PANEL};
+
+use crate::mem::Rows;
+
+/// How scores become logits.
+#[derive(Clone, Copy)]
+pub(super) struct Softmax {
+    /// Turns a score into a power of two.
+    pub(super) factor: f32,
+    /// Scale and softcap where a score is not a plain product.
+    pub(super) logits: Option<(f32, f32)>,
+}
+
+impl Softmax {
+    /// Logit of a unit of a score.
+    pub(super) fn unit(&self) -> f32 {
+        self.factor * core::f32::consts::LN_2
+    }
+}
+
+/// Work memory of the estimates of a set of rows.
+pub(super) struct Estimates {
+    scores: Buf<f32>,
+    weights: Buf<f32>,
+    /// `[panel][entries]`.
+    opened: Buf<u64>,
+    square: Buf<f32>,
+    room: OpenRoom,
+}
+
+impl Estimates {
+    fn lens(dim_k: usize, dim_v: usize, entries: usize, rows: usize) -> [usize; 6] {
+        let all = entries.saturating_add(KEYS).saturating_mul(PANEL);
+        let panels = rows.div_ceil(PANEL);
+        let stride = dim_v.next_multiple_of(16);
+        [all, entries.saturating_mul(panels), (dim_k + KEYS) * PANEL, CELL * dim_k, CELL * stride, panels * PANEL]
+    }
+
+    pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, entries: usize, rows: usize) {
+        let [all, opened, square, keys, values, list] = Estimates::lens(dim_k, dim_v, entries, rows);
+        for n in [all, all, square, keys, keys, values] {
+            Buf::<f32>::plan(plan, n);
+        }
+        Buf::<u64>::plan(plan, opened);
+        Buf::<u32>::plan(plan, list);
+    }
+
+    pub(super) fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, entries: usize, rows: usize) -> Result<Self> {
+        let [all, opened, square, keys, values, list] = Estimates::lens(dim_k, dim_v, entries, rows);
+        let mut m = Maker::new(memory);
+        let estimates = Estimates {
+            scores: m.filled(all, 0.0),
+            weights: m.filled(all, 0.0),
+            opened: m.filled(opened, 0),
+            square: m.filled(square, 0.0),
+            room: OpenRoom {
+                keys: m.filled(keys, 0.0),
+                transposed: m.filled(keys, 0.0),
+                values: m.filled(values, 0.0),
+                rows: m.filled(list, 0),
+            },
+        };
+        m.finish().map(|()| estimates)
+    }
+
+    /// Adds what all entries hold to rows that have attended to everything else: opened cells exactly, the others by their means.
+    /// Cells open where a key may weigh `needle` of a row's softmax sum. Returns the pairs scored exactly.
+    pub(super) fn add(
+        &mut self,
+        isa: Isa,
+        front: &Front,
+        keys: &Rows<'_>,
+        values: &Rows<'_>,
+        softmax: Softmax,
+        needle: &dyn Fn(usize) -> f32,
+        set: &mut RowSet,
+    ) -> u64 {
+        let n = front.entries();
+        for p in 0..set.n.div_ceil(PANEL) {
+            self.panel(isa, front, softmax, needle, set, p);
+        }
+        let opened = &self.opened[..n * set.n.div_ceil(PANEL)];
+        isa.run(OpenCells {
+            ids: front.ids(),
+            known: front.known_of(),
+            opened,
+            keys,
+            values,
+            q: &set.q,
+            logits: softmax.logits,
+            factor: softmax.factor,
+            max: &mut set.max,
+            sum: &mut set.sum,
+            sums: &mut set.sums,
+            stride: set.stride,
+            room: &mut self.room,
+        })
+    }
+
+    fn panel(
+        &mut self,
+        isa: Isa,
+        front: &Front,
+        softmax: Softmax,
+        needle: &dyn Fn(usize) -> f32,
+        set: &mut RowSet,
+        p: usize,
+    ) {
+        let (n, lanes, at) = (front.entries(), set.lanes(p), p * PANEL);
+        let (mut spread, mut threshold, mut alpha) = ([0.0; PANEL], [f32::INFINITY; PANEL], [1.0; PANEL]);
+        let q = &set.panels[p * set.dim_k * PANEL..][..set.dim_k * PANEL];
+        isa.run(Spread { q, covariance: front.covariance(), lanes, room: &mut self.square, out: &mut spread });
+        if let Some((scale, _)) = softmax.logits {
+            isa.scale(scale.abs(), &mut spread);
+        }
+        let mut before = [0.0; PANEL];
+        before.copy_from_slice(&set.sum[at..at + PANEL]);
+        isa.run(ScoreEntries {
+            q,
+            lanes,
+            keys: front.mean_keys(),
+            shift: front.shift(),
+            logits: softmax.logits,
+            factor: softmax.factor,
+            scores: &mut self.scores,
+            weights: &mut self.weights,
+            state: State { max: &mut set.max[at..at + PANEL], sum: &mut set.sum[at..at + PANEL], alpha: &mut alpha },
+        });
+        for lane in 0..lanes {
+            let (max, sum) = (set.max[at + lane], set.sum[at + lane]);
+            threshold[lane] = max + libm::log2f(sum * needle(at + lane)) / softmax.factor;
+            before[lane] *= alpha[lane];
+        }
+        let opened = &mut self.opened[p * n..][..n];
+        isa.run(Screen {
+            lanes,
+            scores: &self.scores,
+            weights: &mut self.weights,
+            radius: front.radius(),
+            spread: &spread,
+            sigma: SIGMA,
+            unit: softmax.unit(),
+            threshold: &threshold,
+            opened,
+            sum: &mut before,
+        });
+        set.sum[at..at + lanes].copy_from_slice(&before[..lanes]);
+        let sums = &mut set.sums[at * set.stride..][..PANEL * set.stride];
+        isa.run(AddMeans {
+            lanes,
+            weights: &self.weights,
+            values: front.mean_values(),
+            alpha: &alpha,
+            sums,
+            stride: set.stride,
+        });
+    }
+
+    /// Entries that row `r` opened, after [`add`](Estimates::add).
+    pub(super) fn opened(&self, entries: usize, r: usize) -> impl Iterator<Item = usize> {
+        let (panel, lane) = (r / PANEL, r % PANEL);
+        let bits = &self.opened[panel * entries..][..entries];
+        bits.iter().enumerate().filter(move |(_, bits)| **bits >> lane & 1 != 0).map(|(e, _)| e)
+    }
+}

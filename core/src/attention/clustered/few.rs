@@ -1,0 +1,518 @@
+//! What a session keeps of a head for a few rows at a time, as in decoding, and how these attend by it.
+
+use super::super::exact::{self as dense, Head};
+use super::super::few::{self, FAR};
+use super::super::panel::factor;
+use super::super::problem::AttentionStats;
+use super::super::{Mask, Masking};
+use super::control::{Control, Verdict};
+use super::engine::{Block, Scored, Watch};
+use super::estimate::Softmax;
+use super::front::Front;
+use super::memo::Memo;
+use super::policy::{CELL, CELLS, CHECK_EVERY, CUT, KNOWN, LIFE, PAYS, REST, SEGMENT, SIGMA};
+use super::tree::Tree;
+use crate::error::{Result, reserved};
+use crate::mem::{Buf, Maker, Memory, Plan, Rows};
+use crate::simd::clustered::{EstimateEntries, MarkEntries, WeighEntries};
+use crate::simd::few::{Lies, Weights};
+use crate::simd::gather::Gather;
+use crate::simd::tile::Span;
+use crate::simd::{self, Isa};
+
+/// Tree, entries and known keys of a head of a session.
+pub(crate) struct Clusters {
+    tree: Tree,
+    front: Front,
+    /// The length at which each known key was heavy last.
+    last: Buf<u32>,
+    room: Buf<u32>,
+    memo: Memo,
+    control: Control,
+    /// Whether rows have borne this threshold.
+    measured: bool,
+    /// Tokens for which few rows are attended exactly.
+    rest: usize,
+    /// Segments that the entries are of.
+    shown: usize,
+    /// Whether they are of all of them: no segment is without cells.
+    covers: bool,
+}
+
+impl Clusters {
+    pub(crate) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, capacity: usize) {
+        Tree::plan(plan, dim_k, dim_v, capacity);
+        Front::plan(plan, dim_k, dim_v, capacity);
+        Buf::<u32>::plan(plan, KNOWN);
+        Buf::<u32>::plan(plan, KNOWN);
+    }
+
+    pub(crate) fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, capacity: usize) -> Result<Self> {
+        Ok(Clusters {
+            tree: Tree::new_in(memory, dim_k, dim_v, capacity)?,
+            front: Front::new_in(memory, dim_k, dim_v, capacity)?,
+            last: Buf::with_capacity(memory, KNOWN)?,
+            room: Buf::with_capacity(memory, KNOWN)?,
+            memo: Memo::default(),
+            control: Control::default(),
+            measured: false,
+            rest: 0,
+            shown: 0,
+            covers: true,
+        })
+    }
+
+    /// The tree.
+    pub(crate) fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Builds the segments that have become complete, unseen until [`publish`](Clusters::publish).
+    pub(crate) fn build(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>) {
+        self.tree.fill(isa, keys, values, None);
+    }
+
+    /// After `tokens` more were published: of all, keys and values, `unit` the logit of a unit of a score.
+    pub(crate) fn publish(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, tokens: usize, unit: f32) {
+        self.tree.publish();
+        self.rest = self.rest.saturating_sub(tokens);
+        if let Some((control, failed)) = self.memo.take_control() {
+            self.control = control;
+            self.measured = !failed;
+            if failed {
+                self.rest = REST;
+            }
+        }
+        let len = keys.rows() as u32;
+        let whole = self.shown != self.tree.segments();
+        for key in self.memo.take_heavy() {
+            if let Some(i) = self.front.known.iter().position(|&known| known == key) {
+                self.last[i] = len;
+            } else if !whole && self.front.learn(isa, &self.tree, keys, values, key, unit) {
+                reserved(self.last.push(len));
+            } else if whole && (key as usize) < keys.rows() && self.front.known.len() < self.front.known.capacity() {
+                reserved(self.front.known.push(key));
+                reserved(self.last.push(len));
+            }
+        }
+        if whole {
+            self.rebuild(isa, keys, values, unit);
+        }
+    }
+
+    /// Entries of all segments, less the known keys that were heavy of late.
+    fn rebuild(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, unit: f32) {
+        let len = keys.rows();
+        self.room.clear();
+        for (&key, &last) in self.front.known.iter().zip(&*self.last) {
+            if last as usize + LIFE > len {
+                reserved(self.room.push(key));
+            }
+        }
+        let apart = (0..self.tree.segments()).try_fold(0, |n, segment| Some(n + self.tree.apart_of(segment)?));
+        self.covers = apart.is_some_and(|n| n <= KNOWN / 2);
+        self.shown = self.tree.segments();
+        if !self.covers {
+            self.front.start(&self.tree, 0..0);
+            self.last.clear();
+            return;
+        }
+        self.front.start(&self.tree, 0..self.tree.segments());
+        self.front.know(isa, &self.tree, keys, values, self.room.iter().copied(), unit);
+        // Whose time cannot be told any more starts anew: half of it.
+        self.last.clear();
+        reserved(self.last.resize(self.front.known.len(), (len - len.min(LIFE / 2)) as u32));
+    }
+
+    /// Forgets what waits.
+    pub(crate) fn roll_back(&mut self) {
+        self.tree.roll_back();
+    }
+
+    /// Keeps the segments that lie whole in the first `len` tokens.
+    pub(crate) fn truncate(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, len: usize, unit: f32) {
+        self.tree.truncate(isa, keys, values, len / SEGMENT);
+        let mut n = 0;
+        for i in 0..self.front.known.len() {
+            if (self.front.known[i] as usize) < len / SEGMENT * SEGMENT {
+                self.front.known[n] = self.front.known[i];
+                self.last[n] = self.last[i].min(len as u32);
+                n += 1;
+            }
+        }
+        self.front.known.truncate(n);
+        self.last.truncate(n);
+        self.memo = Memo::default();
+        self.measured = false;
+        self.rebuild(isa, &keys.slice(0, len), &values.slice(0, len), unit);
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.tree.clear();
+        self.front.start(&self.tree, 0..0);
+        self.last.clear();
+        self.memo = Memo::default();
+        self.control = Control::default();
+        self.measured = false;
+        self.rest = 0;
+        self.shown = 0;
+    }
+
+    /// The threshold as last found.
+    pub(crate) fn control(&self) -> Control {
+        self.control
+    }
+
+    /// Whether few rows are attended exactly for now.
+    pub(crate) fn rests(&self) -> bool {
+        self.rest > 0
+    }
+
+    /// Notes what many rows have found: for those after the next append.
+    pub(crate) fn note(&self, control: &Control, heavy: impl Iterator<Item = u32>) {
+        if control.is_measured() {
+            self.memo.control(control, false);
+        }
+        heavy.for_each(|key| self.memo.heavy(key, CUT));
+    }
+}
+
+/// Keys of opened cells that are gathered at once.
+const GATHERED: usize = 512;
+
+/// Work memory of few rows.
+pub struct FewWork {
+    dense: dense::Work,
+    /// Scores and weights of entries, `[row][entries and a step more]`.
+    scores: Buf<f32>,
+    weights: Buf<f32>,
+    /// Which entries are opened, and 0 for them, 1 for the others.
+    opened: Buf<u8>,
+    closed: Buf<f32>,
+    /// Keys of opened cells.
+    ids: Buf<u32>,
+    keys: Buf<f32>,
+    values: Buf<f32>,
+    row: Buf<f32>,
+}
+
+impl FewWork {
+    fn lens(dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> [usize; 5] {
+        let entries = keys / SEGMENT * CELLS;
+        let rows = (rows * group).min(few::MOST);
+        [(entries + CELL).max(dim_v) * rows, entries, GATHERED * dim_k, GATHERED * dim_v, dim_k.max(dim_v)]
+    }
+
+    /// Adds the blocks for `rows` rows of `group` heads and `keys` keys to a plan.
+    pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) {
+        let [scores, entries, keys, values, row] = FewWork::lens(dim_k, dim_v, group, rows, keys);
+        dense::plan(plan, dim_k, dim_v, rows);
+        for n in [scores, scores, entries, keys, values, row] {
+            Buf::<f32>::plan(plan, n);
+        }
+        Buf::<u8>::plan(plan, entries);
+        Buf::<u32>::plan(plan, GATHERED);
+    }
+
+    /// Work memory as planned.
+    ///
+    /// # Errors
+    /// `NoMemory`, `Budget`.
+    pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> Result<Self> {
+        let [scores, entries, keys, values, row] = FewWork::lens(dim_k, dim_v, group, rows, keys);
+        let dense = dense::Work::new_in(memory, dim_k, dim_v, rows)?;
+        let mut m = Maker::new(memory);
+        let work = FewWork {
+            dense,
+            scores: m.filled(scores, 0.0),
+            weights: m.filled(scores, 0.0),
+            opened: m.filled(entries, 0),
+            closed: m.filled(entries, 1.0),
+            ids: m.room(GATHERED),
+            keys: m.filled(keys, 0.0),
+            values: m.filled(values, 0.0),
+            row: m.filled(row, 0.0),
+        };
+        m.finish().map(|()| work)
+    }
+}
+
+/// Consecutive heads that are attended together: the first, how many, and how their scores become logits.
+#[derive(Clone, Copy)]
+struct Together {
+    first: usize,
+    heads: usize,
+    softmax: Softmax,
+    /// Weight of a key that cells are opened for.
+    needle: f32,
+}
+
+impl Block<'_> {
+    /// Whether few rows may use all entries: each of them sees every complete segment whole.
+    fn sees_all(&self, clusters: &Clusters) -> bool {
+        let end = clusters.shown * SEGMENT;
+        let mut seen = (0..self.n).map(|i| self.masking.visible(self.batch, self.begin + i));
+        self.masking.keep(self.batch).is_none()
+            && clusters.shown > 0
+            && clusters.covers
+            && seen.all(|seen| seen.begin <= seen.sinks && seen.end >= end)
+    }
+
+    /// Attends few rows of all heads by what the session keeps, or exactly.
+    pub(super) fn attend_few(
+        &self,
+        clusters: &Clusters,
+        work: &mut FewWork,
+        stats: &mut AttentionStats,
+        watch: &mut Option<Watch<'_>>,
+    ) {
+        if !self.sees_all(clusters) || clusters.rests() {
+            return self.few_exactly(&mut work.dense, stats, watch.as_mut());
+        }
+        let (factor, plain) = factor(&self.head(0), false);
+        let softmax = Softmax { factor, logits: (!plain).then_some((self.scale, self.softcap)) };
+        // A row in so many is attended exactly, too, and all until something was measured.
+        let check = !clusters.measured || (self.keys.rows() + self.first * 37) % CHECK_EVERY < self.n;
+        let (visible, queries) = (self.visible_pairs(), (self.n * self.group) as u64);
+        let (far, known) = ((clusters.shown * SEGMENT) as u64, clusters.front.known.len() as u64);
+        let most = (few::MOST / self.n).max(1);
+        let mut control = clusters.control();
+        let opened = loop {
+            let (mut squares, mut opened) = ([[0.0; 2]; few::FEW], 0);
+            for first in (0..self.group).step_by(most) {
+                let of = Together { first, heads: (self.group - first).min(most), softmax, needle: control.needle() };
+                opened += self.approximate_few(of, clusters, work, watch.as_mut().filter(|_| !check));
+                let state = &work.dense.state[work.dense.sizes.rows..][..of.heads * self.n];
+                if state.iter().any(|sum| !sum.is_normal()) {
+                    // Rounding has put the mean of some keys above all of them: nothing is left of the weights.
+                    return self.few_exactly(&mut work.dense, stats, None);
+                }
+                self.write_few(of, check, &mut work.dense);
+                if check {
+                    self.check_few(of, clusters, work, &mut squares);
+                }
+            }
+            if !check {
+                break opened;
+            }
+            let verdict = control.judge(&squares[..self.n], self.tolerance);
+            if verdict == Verdict::Tighten {
+                continue;
+            }
+            control.relax(self.tolerance);
+            let entries = clusters.front.entries() as u64;
+            let cost = opened + (known + entries) * queries + visible - far * queries;
+            let pays = !self.auto || cost as f32 <= PAYS * visible as f32;
+            clusters.memo.control(&control, verdict == Verdict::Fail || !pays);
+            squares[..self.n].iter().for_each(|&[error, output]| stats.measured.note(error, output));
+            if let Some(watch) = watch {
+                (0..self.n * self.group).for_each(|r| watch(self.first + r / self.n, r % self.n, Scored::All));
+            }
+            break opened;
+        };
+        stats.rows += queries;
+        stats.pairs_dense += visible;
+        stats.known += known * queries;
+        stats.cells_opened += opened / CELL as u64;
+        stats.pairs += if check { visible } else { visible - (far - known) * queries + opened };
+    }
+
+    /// Rows of some heads by near keys, known keys and entries, into the sums of the work memory. Returns the pairs of rows and keys
+    /// of opened cells.
+    fn approximate_few(
+        &self,
+        of: Together,
+        clusters: &Clusters,
+        work: &mut FewWork,
+        mut watch: Option<&mut Watch<'_>>,
+    ) -> u64 {
+        let (isa, head, n, front, memo) = (self.isa, self.head(of.first), self.n, &clusters.front, &clusters.memo);
+        let rows = of.heads * n;
+        let end = clusters.shown * SEGMENT;
+        few::start(isa, &head, of.heads, self.q, n, &mut work.dense);
+        if end < self.keys.rows() {
+            few::add(isa, &head, of.heads, n, Span { begin: end, end: self.keys.rows() }, None, &mut work.dense);
+        }
+        let all = Masking::new(Mask::None, 0, 0, [1, 1, n, usize::MAX], true);
+        let all = all.unwrap_or_else(|_| unreachable!("no mask has no shape"));
+        let heavy = |ids: &[u32], first: usize, weights: &[f32], sum: f32| {
+            for (&key, &weight) in ids[first..].iter().zip(weights) {
+                if weight >= CUT * sum {
+                    memo.heavy(key, weight / sum);
+                }
+            }
+        };
+        let (k, v) = front.known_rows();
+        let known = k.rows();
+        if known > 0 {
+            let masking = all.of_keys(known);
+            let head = Head { k, v, masking: &masking, batch: 0, ..head };
+            let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| heavy(&front.known, first, weights, sum);
+            few::add(isa, &head, of.heads, n, Span { begin: 0, end: known }, Some(&mut look), &mut work.dense);
+        }
+        self.screen_few(of, clusters, work);
+        // Keys of opened cells, for all rows alike.
+        let entries = front.entries();
+        let (mut e, mut opened) = (0, 0);
+        while e < entries {
+            work.ids.clear();
+            while e < entries && work.ids.len() + CELL <= GATHERED {
+                if work.opened[e] != 0 {
+                    let known = front.known_of()[e];
+                    for (j, &id) in front.ids()[e * CELL..][..CELL].iter().enumerate() {
+                        if known >> j & 1 == 0 {
+                            reserved(work.ids.push(id));
+                        }
+                    }
+                }
+                e += 1;
+            }
+            let count = work.ids.len();
+            if count == 0 {
+                continue;
+            }
+            opened += (count * rows) as u64;
+            let (dim_k, dim_v) = (self.keys.cols(), self.values.cols());
+            isa.run(Gather { from: &self.keys, ids: &work.ids, stride: dim_k, out: &mut work.keys });
+            isa.run(Gather { from: &self.values, ids: &work.ids, stride: dim_v, out: &mut work.values });
+            let (Ok(k), Ok(v)) =
+                (Rows::new(&work.keys[..count * dim_k], dim_k), Rows::new(&work.values[..count * dim_v], dim_v))
+            else {
+                unreachable!("whole rows")
+            };
+            let masking = all.of_keys(count);
+            let head = Head { k, v, masking: &masking, batch: 0, ..head };
+            let ids = &work.ids;
+            let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| heavy(ids, first, weights, sum);
+            few::add(isa, &head, of.heads, n, Span { begin: 0, end: count }, Some(&mut look), &mut work.dense);
+            if let Some(watch) = &mut watch {
+                (0..rows).for_each(|r| watch(self.first + of.first + r / n, r % n, Scored::Keys(ids)));
+            }
+        }
+        if let Some(watch) = &mut watch {
+            (0..rows).for_each(|r| watch(self.first + of.first + r / n, r % n, Scored::Keys(&front.known)));
+        }
+        opened
+    }
+
+    /// Marks what rows open and adds estimates for the rest.
+    fn screen_few(&self, of: Together, clusters: &Clusters, work: &mut FewWork) {
+        let (isa, front, rows) = (self.isa, &clusters.front, of.heads * self.n);
+        let (entries, dim) = (front.entries(), self.keys.cols());
+        let stride = entries + CELL;
+        let FewWork { dense, scores, weights, opened, closed, row, .. } = work;
+        let dense::Work { q, state, sums, sizes, .. } = dense;
+        let (max, sum) = state.split_at_mut(sizes.rows);
+        let lies = Lies::new(entries * (dim + front.mean_values().cols()) * 4 >= FAR);
+        simd::few::dots(isa, &front.mean_keys(), q, rows, scores, stride, lies);
+        opened.fill(0);
+        let mut alpha = [1.0; few::MOST];
+        let (mut before, mut deviation) = ([0.0; few::MOST], [0.0; few::MOST]);
+        for r in 0..rows {
+            let scores = &mut scores[r * stride..][..stride];
+            before[r] = sum[r];
+            alpha[r] = isa.run(WeighEntries {
+                scores,
+                shift: front.shift(),
+                logits: of.softmax.logits,
+                factor: of.softmax.factor,
+                weights: &mut weights[r * stride..][..stride],
+                max: &mut max[r],
+                sum: &mut sum[r],
+            });
+            let q = &q[r * dim..][..dim];
+            isa.dots(front.covariance_data(), dim, q, &mut row[..dim]);
+            let scale = of.softmax.logits.map_or(1.0, |(scale, _)| scale.abs());
+            let square = isa.dot(q, &row[..dim]);
+            // What leaves the range, or is no number for that, is infinite.
+            let spread = if square.abs() < f32::MAX { libm::sqrtf(square.max(0.0)) * scale } else { f32::INFINITY };
+            deviation[r] = spread * of.softmax.unit();
+            let threshold = max[r] + libm::log2f(sum[r] * of.needle) / of.softmax.factor;
+            isa.run(MarkEntries {
+                scores,
+                radius: front.radius(),
+                spread,
+                sigma: SIGMA,
+                threshold,
+                opened: &mut opened[..entries],
+            });
+        }
+        for (closed, &opened) in closed.iter_mut().zip(opened.iter()) {
+            *closed = 1.0 - f32::from(opened);
+        }
+        for r in 0..rows {
+            let left = isa.run(EstimateEntries {
+                weights: &mut weights[r * stride..][..stride],
+                radius: front.radius(),
+                deviation: deviation[r],
+                closed: &closed[..entries],
+            });
+            sum[r] = before[r] * alpha[r] + left;
+        }
+        let weights = Weights { p: weights, stride, alpha: &alpha };
+        let values = front.mean_values();
+        let values = Rows::strided(front.mean_values_data(), entries, self.values.cols(), values.cols());
+        let values = values.unwrap_or_else(|_| unreachable!("padded rows"));
+        simd::few::accumulate(isa, &values, &weights, rows, sums, sizes.value_stride, lies);
+    }
+
+    /// Writes outputs and log-sum-exps of some heads, or only finishes them where the exact ones will be written.
+    fn write_few(&self, of: Together, check: bool, dense: &mut dense::Work) {
+        let head = self.head(of.first);
+        for r in 0..of.heads * self.n {
+            let log = few::output(self.isa, &head, r, dense);
+            if check {
+                continue;
+            }
+            let (h, i) = (self.first + of.first + r / self.n, self.begin + r % self.n);
+            self.out.rows(self.batch, h, i, 1).write(0, dense.sum(r, self.values.cols()));
+            if let Some(lse) = self.lse {
+                lse.rows(self.batch, h, i, 1).write(0, &[log]);
+            }
+        }
+    }
+
+    /// Attends rows that have been attended approximately exactly, too: those outputs are written, and what the others err by is added.
+    fn check_few(&self, of: Together, clusters: &Clusters, work: &mut FewWork, squares: &mut [[f32; 2]]) {
+        let (isa, head, n, dim_v) = (self.isa, self.head(of.first), self.n, self.values.cols());
+        let rows = of.heads * n;
+        // Outputs by entries move to where weights were.
+        let FewWork { dense, weights, .. } = work;
+        let kept = &mut weights[..rows * dim_v];
+        for r in 0..rows {
+            kept[r * dim_v..][..dim_v].copy_from_slice(dense.sum(r, dim_v));
+        }
+        few::start(isa, &head, of.heads, self.q, n, dense);
+        let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| {
+            for (key, &weight) in (first as u32..).zip(weights) {
+                if weight >= CUT * sum {
+                    clusters.memo.heavy(key, weight / sum);
+                }
+            }
+        };
+        few::add(isa, &head, of.heads, n, Span { begin: 0, end: self.keys.rows() }, Some(&mut look), dense);
+        self.write_few(of, false, dense);
+        for r in 0..rows {
+            let (have, want) = (&kept[r * dim_v..][..dim_v], dense.sum(r, dim_v));
+            squares[r % n][0] += isa.sq_dist(have, want);
+            squares[r % n][1] += isa.norm2(want);
+        }
+    }
+
+    /// Attends few rows of all heads exactly.
+    fn few_exactly(&self, work: &mut dense::Work, stats: &mut AttentionStats, watch: Option<&mut Watch<'_>>) {
+        // Heads read keys and values together, as many as there is room for.
+        let most = (few::MOST / self.n).max(1);
+        for h in (0..self.group).step_by(most) {
+            let heads = (self.group - h).min(most);
+            let pairs = few::attend_group(self.isa, &self.head(h), heads, self.q, self.out, self.lse, work);
+            stats.add_exact(pairs);
+        }
+        let queries = (self.n * self.group) as u64;
+        (stats.rows, stats.exact_rows) = (stats.rows + queries, stats.exact_rows + queries);
+        if let Some(watch) = watch {
+            (0..self.n * self.group).for_each(|r| watch(self.first + r / self.n, r % self.n, Scored::All));
+        }
+    }
+}

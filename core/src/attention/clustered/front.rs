@@ -1,0 +1,287 @@
+//! What rows of a block meet in place of far keys: known keys, exactly, and entries, the cells less the known keys.
+
+use super::policy::{CELL, CELLS, FIRST, KNOWN, SEGMENT};
+use super::tree::Tree;
+use crate::error::{Result, reserved};
+use crate::mem::{Buf, Maker, Memory, Plan, Rows};
+use crate::simd::Isa;
+use crate::simd::gather::Gather;
+
+/// Known keys and entries of a block.
+pub(super) struct Front {
+    dim_k: usize,
+    dim_v: usize,
+    stride: usize,
+    /// First entry of a segment, or `u32::MAX` where its cells are not used.
+    first: Buf<u32>,
+    /// Mean keys, mean values, counts, mean square distances, rows of the keys, and which of them are known, by entry.
+    keys: Buf<f32>,
+    values: Buf<f32>,
+    counts: Buf<f32>,
+    square: Buf<f32>,
+    ids: Buf<u32>,
+    known_of: Buf<u16>,
+    /// Distance of keys from their mean, relative to that of all.
+    radius: Buf<f32>,
+    /// Logarithm of the counts in units of a score.
+    shift: Buf<f32>,
+    /// Mean over keys of `(key - mean) (key - mean)^T`.
+    covariance: Buf<f32>,
+    /// Rows of the known keys, ascending, with their keys and values.
+    pub(super) known: Buf<u32>,
+    known_keys: Buf<f32>,
+    known_values: Buf<f32>,
+    row: Buf<f32>,
+}
+
+impl Front {
+    fn lens(dim_k: usize, dim_v: usize, keys: usize) -> [usize; 4] {
+        let entries = keys / SEGMENT * CELLS;
+        let stride = dim_v.next_multiple_of(16);
+        [entries, entries.saturating_mul(dim_k), entries.saturating_mul(stride), KNOWN.min(keys)]
+    }
+
+    pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, keys: usize) {
+        let [n, mean_keys, mean_values, known] = Front::lens(dim_k, dim_v, keys);
+        Buf::<u32>::plan(plan, keys / SEGMENT);
+        for len in [mean_keys, mean_values, n, n] {
+            Buf::<f32>::plan(plan, len);
+        }
+        Buf::<u32>::plan(plan, n * CELL);
+        Buf::<u16>::plan(plan, n);
+        for len in [n, n, dim_k * dim_k] {
+            Buf::<f32>::plan(plan, len);
+        }
+        Buf::<u32>::plan(plan, known);
+        for len in [known * dim_k, known * dim_v, dim_k.max(dim_v)] {
+            Buf::<f32>::plan(plan, len);
+        }
+    }
+
+    pub(super) fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, keys: usize) -> Result<Self> {
+        let [n, mean_keys, mean_values, known] = Front::lens(dim_k, dim_v, keys);
+        let mut m = Maker::new(memory);
+        let front = Front {
+            dim_k,
+            dim_v,
+            stride: dim_v.next_multiple_of(16),
+            first: m.filled(keys / SEGMENT, u32::MAX),
+            keys: m.room(mean_keys),
+            values: m.room(mean_values),
+            counts: m.room(n),
+            square: m.room(n),
+            ids: m.room(n * CELL),
+            known_of: m.room(n),
+            radius: m.room(n),
+            shift: m.room(n),
+            covariance: m.filled(dim_k * dim_k, 0.0),
+            known: m.room(known),
+            known_keys: m.filled(known * dim_k, 0.0),
+            known_values: m.filled(known * dim_v, 0.0),
+            row: m.filled(dim_k.max(dim_v), 0.0),
+        };
+        m.finish().map(|()| front)
+    }
+
+    /// The cells of some segments, nothing known.
+    pub(super) fn start(&mut self, tree: &Tree, segments: impl Iterator<Item = usize>) {
+        self.first.fill(u32::MAX);
+        self.keys.clear();
+        self.values.clear();
+        self.square.clear();
+        self.ids.clear();
+        self.known_of.clear();
+        for segment in segments {
+            self.first[segment] = self.square.len() as u32;
+            reserved(self.keys.extend_from_slice(tree.keys(segment)));
+            reserved(self.values.extend_from_slice(tree.values(segment)));
+            reserved(self.square.extend_from_slice(tree.square(segment)));
+            reserved(self.ids.extend_from_slice(tree.ids(segment)));
+            reserved(self.known_of.extend_from_slice(tree.apart(segment)));
+        }
+        let n = self.square.len();
+        for buf in [&mut self.counts, &mut self.radius, &mut self.shift] {
+            buf.clear();
+            reserved(buf.resize(n, 0.0));
+        }
+        self.counts.iter_mut().zip(&*self.known_of).for_each(|(n, known)| *n = (!known).count_ones() as f32);
+        tree.moment(&mut self.covariance);
+        self.known.clear();
+    }
+
+    /// Entries there are.
+    pub(super) fn entries(&self) -> usize {
+        self.square.len()
+    }
+
+    /// Where a row stands among the entries' keys, if it is there.
+    pub(super) fn place(&self, tree: &Tree, row: usize) -> Option<usize> {
+        let place = tree.place(row)?;
+        let first = self.first.get(place / SEGMENT).filter(|&&first| first != u32::MAX)?;
+        Some(*first as usize * CELL + place % SEGMENT)
+    }
+
+    /// Makes the first keys and those of `heavy`, rows in any order, known: entries stand for the others. Heavy keys beyond what
+    /// there is room for are left out, later ones first.
+    pub(super) fn know(
+        &mut self,
+        isa: Isa,
+        tree: &Tree,
+        keys: &Rows<'_>,
+        values: &Rows<'_>,
+        heavy: impl Iterator<Item = u32>,
+        unit: f32,
+    ) {
+        // What stays out of the cells first: there is room for it.
+        for (ids, &apart) in self.ids.chunks_exact(CELL).zip(&*self.known_of).filter(|(_, apart)| **apart != 0) {
+            for (_, &id) in ids.iter().enumerate().filter(|(j, _)| apart >> j & 1 != 0) {
+                reserved(self.known.push(id));
+            }
+        }
+        let apart = self.known.len();
+        for row in (0..FIRST as u32).chain(heavy) {
+            let Some(place) = self.place(tree, row as usize) else { continue };
+            let (entry, bit) = (place / CELL, 1 << (place % CELL));
+            if self.known_of[entry] & bit == 0 && self.known.len() < self.known.capacity() {
+                self.known_of[entry] |= bit;
+                reserved(self.known.push(row));
+            }
+        }
+        self.known[apart..].sort_unstable();
+        let (dim_k, dim_v) = (self.dim_k, self.dim_v);
+        isa.run(Gather { from: keys, ids: &self.known, stride: dim_k, out: &mut self.known_keys });
+        isa.run(Gather { from: values, ids: &self.known, stride: dim_v, out: &mut self.known_values });
+        // What is known leaves the covariance.
+        for (i, &row) in self.known.iter().enumerate().skip(apart) {
+            let Some(place) = self.place(tree, row as usize) else { continue };
+            let mean = &self.keys[place / CELL * dim_k..][..dim_k];
+            let rest = &mut self.row[..dim_k];
+            rest.copy_from_slice(&self.known_keys[i * dim_k..][..dim_k]);
+            isa.axpy(-1.0, mean, rest);
+            for (x, to) in self.row[..dim_k].iter().zip(self.covariance.chunks_exact_mut(dim_k)) {
+                isa.axpy(-x, &self.row[..dim_k], to);
+            }
+        }
+        let scale = 1.0 / (tree.segments() * SEGMENT).max(1) as f32;
+        self.covariance.iter_mut().for_each(|x| *x *= scale);
+        for entry in 0..self.entries() {
+            if self.known_of[entry] != 0 {
+                self.describe(isa, keys, values, entry);
+            }
+        }
+        let trace: f32 = (0..dim_k).map(|i| self.covariance[i * dim_k + i]).sum();
+        for e in 0..self.entries() {
+            self.radius[e] = if trace > 0.0 { ratio(self.square[e], trace) } else { 0.0 };
+            let count = self.counts[e];
+            self.shift[e] = if count > 0.0 { libm::logf(count) / unit } else { f32::NEG_INFINITY };
+        }
+    }
+
+    /// Makes one more key known, if it is in an entry and there is room; returns whether it is now.
+    pub(super) fn learn(
+        &mut self,
+        isa: Isa,
+        tree: &Tree,
+        keys: &Rows<'_>,
+        values: &Rows<'_>,
+        row: u32,
+        unit: f32,
+    ) -> bool {
+        let n = self.known.len();
+        let place = self.place(tree, row as usize).filter(|_| n < self.known.capacity());
+        let Some(place) = place else { return false };
+        let (entry, bit) = (place / CELL, 1 << (place % CELL));
+        if self.known_of[entry] & bit != 0 {
+            return false;
+        }
+        self.known_of[entry] |= bit;
+        reserved(self.known.push(row));
+        keys.read(row as usize, &mut self.known_keys[n * self.dim_k..][..self.dim_k]);
+        values.read(row as usize, &mut self.known_values[n * self.dim_v..][..self.dim_v]);
+        let before = self.square[entry];
+        self.describe(isa, keys, values, entry);
+        self.radius[entry] *= if before > 0.0 { ratio(self.square[entry], before) } else { 0.0 };
+        let count = self.counts[entry];
+        self.shift[entry] = if count > 0.0 { libm::logf(count) / unit } else { f32::NEG_INFINITY };
+        true
+    }
+
+    /// Means of an entry without its known keys.
+    fn describe(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, entry: usize) {
+        let known = self.known_of[entry];
+        let count = (!known).count_ones();
+        self.counts[entry] = count as f32;
+        let ids = &self.ids[entry * CELL..][..CELL];
+        let left = || ids.iter().zip(0..).filter(|(_, j)| known >> j & 1 == 0).map(|(&id, _)| id as usize);
+        let (to_key, to_value) =
+            (&mut self.keys[entry * self.dim_k..][..self.dim_k], &mut self.values[entry * self.stride..][..self.dim_v]);
+        for (from, to) in [(keys, &mut *to_key), (values, to_value)] {
+            to.fill(0.0);
+            for id in left() {
+                let row = &mut self.row[..from.cols()];
+                from.read(id, row);
+                isa.axpy(1.0 / count as f32, row, to);
+            }
+        }
+        let mut square = 0.0;
+        for id in left() {
+            let row = &mut self.row[..self.dim_k];
+            keys.read(id, row);
+            square += isa.sq_dist(row, to_key);
+        }
+        self.square[entry] = if count > 0 { square / count as f32 } else { 0.0 };
+    }
+
+    pub(super) fn mean_keys(&self) -> Rows<'_> {
+        rows(&self.keys, self.dim_k)
+    }
+
+    /// Padding included.
+    pub(super) fn mean_values(&self) -> Rows<'_> {
+        rows(&self.values, self.stride)
+    }
+
+    pub(super) fn covariance(&self) -> Rows<'_> {
+        rows(&self.covariance, self.dim_k)
+    }
+
+    pub(super) fn mean_values_data(&self) -> &[f32] {
+        &self.values
+    }
+
+    pub(super) fn covariance_data(&self) -> &[f32] {
+        &self.covariance
+    }
+
+    pub(super) fn radius(&self) -> &[f32] {
+        &self.radius
+    }
+
+    pub(super) fn shift(&self) -> &[f32] {
+        &self.shift
+    }
+
+    pub(super) fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    pub(super) fn known_of(&self) -> &[u16] {
+        &self.known_of
+    }
+
+    /// Keys and values of the known.
+    pub(super) fn known_rows(&self) -> (Rows<'_>, Rows<'_>) {
+        let n = self.known.len();
+        (rows(&self.known_keys[..n * self.dim_k], self.dim_k), rows(&self.known_values[..n * self.dim_v], self.dim_v))
+    }
+}
+
+/// Of lengths whose squares these are, more than 0: an infinite spread opens every cell. 1 where squares leave the range of f32.
+fn ratio(square: f32, all: f32) -> f32 {
+    let share = square / all;
+    if share.is_finite() { libm::sqrtf(share).max(f32::MIN_POSITIVE) } else { 1.0 }
+}
+
+fn rows(data: &[f32], cols: usize) -> Rows<'_> {
+    Rows::new(data, cols).unwrap_or_else(|_| unreachable!("whole rows"))
+}

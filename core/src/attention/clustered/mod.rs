@@ -1,0 +1,30 @@
+//! Accelerated attention: far keys gathered into cells, a cell's mean in place of its keys where that is good enough.
+//!
+//! `policy` every tunable; `split`, `tree` cells; `rows` query rows and their softmax; `sample` rows attended exactly; `front` what
+//! rows meet in place of far keys; `estimate` which cells open, and means for the others; `control` the threshold; `engine` a
+//! block of rows; `call` the one-call form.
+
+mod call;
+mod control;
+mod engine;
+mod estimate;
+mod few;
+mod front;
+mod memo;
+mod order;
+mod policy;
+mod rows;
+mod runs;
+mod sample;
+mod split;
+mod tree;
+
+pub(super) use call::{call, plan_call};
+pub(crate) use control::Control;
+pub use engine::{Scored, Watch, Work};
+pub(crate) use few::Clusters;
+pub use few::FewWork;
+pub(crate) use policy::FINEST;
+pub use policy::SEGMENT;
+pub(crate) use runs::Heads;
+pub use tree::Tree;

@@ -1,0 +1,296 @@
+//! Query rows on their way through a block: what they look for, what they have seen, and sums so far.
+
+use super::super::exact::{Head, Queries, Sizes, block_of_keys, clamp, look_at, next_block};
+use super::super::mask::Visible;
+use super::super::panel::{Ahead, Panel};
+use crate::error::Result;
+use crate::mem::{Buf, Maker, Memory, Plan, Rows};
+use crate::simd::tile::{self, KEYS, PANEL, Span, Values};
+use crate::simd::{Isa, Simd, Task, rows};
+
+/// Rows with a softmax in progress each.
+pub(super) struct RowSet {
+    pub(super) dim_k: usize,
+    pub(super) dim_v: usize,
+    /// Elements from one row of sums to the next: whole vectors.
+    pub(super) stride: usize,
+    /// Rows there are.
+    pub(super) n: usize,
+    /// Queries `[rows][dim_k]`.
+    pub(super) q: Buf<f32>,
+    /// The same as panels `[panel][dim_k][PANEL]`.
+    pub(super) panels: Buf<f32>,
+    /// References of the weights, sums of the weights, sums of the weighted values.
+    pub(super) max: Buf<f32>,
+    pub(super) sum: Buf<f32>,
+    pub(super) sums: Buf<f32>,
+    /// What each row sees.
+    pub(super) seen: Buf<Visible>,
+    clamped: Buf<Visible>,
+    spans: Buf<Span>,
+}
+
+/// What passes over keys work in; shared by all sets.
+pub(super) struct Room {
+    sizes: Sizes,
+    scores: Buf<f32>,
+    keys: Buf<f32>,
+    values: Buf<f32>,
+}
+
+impl Room {
+    fn lens(dim_k: usize, dim_v: usize) -> (Sizes, [usize; 3]) {
+        let sizes = Sizes::new(dim_k, dim_v, PANEL);
+        let lens = [(sizes.block + KEYS) * PANEL, sizes.block * sizes.key_stride, sizes.block * sizes.value_stride];
+        (sizes, lens)
+    }
+
+    pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize) {
+        for n in Room::lens(dim_k, dim_v).1 {
+            Buf::<f32>::plan(plan, n);
+        }
+    }
+
+    pub(super) fn new_in(memory: &Memory, dim_k: usize, dim_v: usize) -> Result<Self> {
+        let (sizes, [scores, keys, values]) = Room::lens(dim_k, dim_v);
+        let mut m = Maker::new(memory);
+        let room =
+            Room { sizes, scores: m.filled(scores, 0.0), keys: m.filled(keys, 0.0), values: m.filled(values, 0.0) };
+        m.finish().map(|()| room)
+    }
+}
+
+/// A look at the weights of a run of keys for a panel: panel, first key, keys, weights `[key][PANEL]`, references and sums so far.
+pub(super) type Look<'a> = &'a mut dyn FnMut(usize, usize, usize, &[f32], &[f32], &[f32]);
+
+impl RowSet {
+    fn lens(dim_k: usize, dim_v: usize, rows: usize) -> [usize; 4] {
+        let rows = rows.next_multiple_of(PANEL);
+        [rows, rows.saturating_mul(dim_k), rows.saturating_mul(dim_v.next_multiple_of(16)), rows]
+    }
+
+    pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, rows: usize) {
+        let [n, q, sums, _] = RowSet::lens(dim_k, dim_v, rows);
+        for n in [q, q, n, n, sums] {
+            Buf::<f32>::plan(plan, n);
+        }
+        Buf::<Visible>::plan(plan, n);
+        Buf::<Visible>::plan(plan, n);
+        Buf::<Span>::plan(plan, n);
+    }
+
+    pub(super) fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, rows: usize) -> Result<Self> {
+        let [n, q, sums, _] = RowSet::lens(dim_k, dim_v, rows);
+        let none = Visible { sinks: 0, begin: 0, end: 0 };
+        let mut m = Maker::new(memory);
+        let set = RowSet {
+            dim_k,
+            dim_v,
+            stride: dim_v.next_multiple_of(16),
+            n: 0,
+            q: m.filled(q, 0.0),
+            panels: m.filled(q, 0.0),
+            max: m.filled(n, 0.0),
+            sum: m.filled(n, 0.0),
+            sums: m.filled(sums, 0.0),
+            seen: m.filled(n, none),
+            clamped: m.filled(n, none),
+            spans: m.filled(n, Span::default()),
+        };
+        m.finish().map(|()| set)
+    }
+
+    /// Takes in `n` rows, row `at(i)` of `q` each, after those that are there.
+    pub(super) fn load(
+        &mut self,
+        isa: Isa,
+        q: &Rows<'_>,
+        n: usize,
+        at: impl Fn(usize) -> usize,
+        seen: impl Fn(usize) -> Visible,
+    ) {
+        for i in 0..n {
+            let r = self.n + i;
+            isa.run(Widen { from: q, row: at(i), out: &mut self.q[r * self.dim_k..][..self.dim_k] });
+            self.seen[r] = seen(at(i));
+        }
+        self.n += n;
+    }
+
+    /// Starts the softmax of all rows.
+    pub(super) fn start(&mut self, isa: Isa) {
+        let rows = self.n.next_multiple_of(PANEL);
+        self.max[..rows].fill(f32::NEG_INFINITY);
+        self.sum[..rows].fill(0.0);
+        self.sums[..rows * self.stride].fill(0.0);
+        isa.run(Pack { set: self });
+    }
+
+    /// All rows attend to keys `range` of the head, each to what it sees of them, or all to all where `whole`.
+    pub(super) fn attend(
+        &mut self,
+        isa: Isa,
+        head: &Head<'_>,
+        range: Span,
+        whole: bool,
+        room: &mut Room,
+        look: Option<Look<'_>>,
+    ) {
+        let n = self.n;
+        if whole {
+            self.clamped[..n].fill(Visible { sinks: 0, begin: range.begin, end: range.end });
+        } else {
+            self.clamped[..n].copy_from_slice(&self.seen[..n]);
+            clamp(&mut self.clamped[..n], range);
+        }
+        isa.run(Attend { set: self, head, range, room, look });
+    }
+
+    /// Rows of a panel.
+    pub(super) fn lanes(&self, p: usize) -> usize {
+        (self.n - p * PANEL).min(PANEL)
+    }
+
+    /// Whether row `r` has any weight. Means of keys that are far out round to logits beyond those of the keys themselves.
+    pub(super) fn is_sound(&self, r: usize) -> bool {
+        self.sum[r] > 0.0 && self.sum[r] < f32::INFINITY
+    }
+
+    /// Divides the sums of row `r` by its weights: its output.
+    pub(super) fn finish(&mut self, isa: Isa, r: usize) -> &[f32] {
+        let row = &mut self.sums[r * self.stride..][..self.dim_v];
+        match self.sum[r] {
+            sum if sum > 0.0 => isa.scale(1.0 / sum, row),
+            _ => row.fill(0.0),
+        }
+        row
+    }
+
+    /// Log-sum-exp of a row's logits, given the logit of a unit of a score.
+    pub(super) fn log_sum_exp(&self, r: usize, unit: f32) -> f32 {
+        match self.sum[r] {
+            sum if sum > 0.0 => (f64::from(self.max[r]) * f64::from(unit) + libm::log(f64::from(sum))) as f32,
+            _ => f32::NEG_INFINITY,
+        }
+    }
+}
+
+/// One row as f32.
+struct Widen<'a> {
+    from: &'a Rows<'a>,
+    row: usize,
+    out: &'a mut [f32],
+}
+
+impl Task for Widen<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        rows::widen(s, self.from, self.row, self.out);
+    }
+}
+
+/// Queries into panels.
+struct Pack<'a> {
+    set: &'a mut RowSet,
+}
+
+impl Task for Pack<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let RowSet { q, panels, n, dim_k, .. } = self.set;
+        let Ok(q) = Rows::new(&q[..*n * *dim_k], *dim_k) else { unreachable!("whole rows") };
+        tile::pack_queries(s, &q, |r| r, *n, panels);
+    }
+}
+
+struct Attend<'a, 'b> {
+    set: &'a mut RowSet,
+    head: &'a Head<'a>,
+    range: Span,
+    room: &'a mut Room,
+    look: Option<Look<'b>>,
+}
+
+impl Task for Attend<'_, '_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let head = self.head;
+        let RowSet { n, dim_k, dim_v, stride, panels, max, sum, sums, clamped, spans, .. } = self.set;
+        let (rows, total) = (*n, self.range.end);
+        let Room { sizes, scores, keys: keys_room, values: values_room } = self.room;
+        let mut begin = self.range.begin / sizes.block * sizes.block;
+        while begin < total {
+            let end = (begin + sizes.block).min(total);
+            let Some(hull) = look_at(&clamped[..rows], begin, end, &mut spans[..rows]) else {
+                begin = next_block(&clamped[..rows], begin, sizes.block, total);
+                continue;
+            };
+            let (first, count) = (begin + hull.begin, hull.end - hull.begin);
+            let keys = block_of_keys(s, head, first, count, sizes, keys_room);
+            let source = head.v.slice(first, count);
+            let values = match Values::in_place::<S>(source) {
+                Some(values) if source.stride() < 4096 => values,
+                _ => {
+                    tile::pack_values(s, &source, values_room);
+                    Values::Packed { data: values_room, count, cols: source.cols() }
+                }
+            };
+            let ahead = if end < total { sizes.block.min(total - end) } else { 0 };
+            let ahead = Ahead {
+                keys: head.k.slice(end, ahead),
+                values: head.v.slice(end, ahead),
+                panels: rows.div_ceil(PANEL),
+            };
+            for p in 0..rows.div_ceil(PANEL) {
+                let row = p * PANEL;
+                let m = (rows - row).min(PANEL);
+                let mut part = Panel {
+                    head,
+                    q: &panels[p * *dim_k * PANEL..][..*dim_k * PANEL],
+                    keys: &keys,
+                    fixed: None,
+                    values,
+                    count,
+                    dim_v: *dim_v,
+                    first,
+                    queries: Queries::Run(row),
+                    seen: &clamped[row..row + m],
+                    spans: &spans[row..row + m],
+                    offset: hull.begin,
+                    scores,
+                    sums: &mut sums[row * *stride..][..PANEL * *stride],
+                    stride: *stride,
+                    max: &mut max[row..row + PANEL],
+                    sum: &mut sum[row..row + PANEL],
+                };
+                part.run(s, &ahead, p);
+                if let Some(look) = &mut self.look {
+                    // Keys that the panel sees: its scores begin with the first of them.
+                    if let Some(of) = hull_of(&spans[row..row + m]) {
+                        look(
+                            p,
+                            begin + of.begin,
+                            of.end - of.begin,
+                            scores,
+                            &max[row..row + PANEL],
+                            &sum[row..row + PANEL],
+                        );
+                    }
+                }
+            }
+            begin = end;
+        }
+    }
+}
+
+/// Keys that some row of a panel sees.
+fn hull_of(spans: &[Span]) -> Option<Span> {
+    let seen = spans.iter().filter(|span| span.begin < span.end);
+    seen.copied().reduce(|a, b| Span { begin: a.begin.min(b.begin), end: a.end.max(b.end) })
+}

@@ -1,0 +1,127 @@
+//! All heads of a call or a session, in runs of blocks that parts take turns at.
+
+use super::super::Masking;
+use super::super::problem::AttentionStats;
+use super::control::Control;
+use super::engine::{Block, Watch, Work, block_rows};
+use super::few::{Clusters, FewWork};
+use super::policy::RUN;
+use super::tree::Tree;
+use crate::mem::{Rows, Tensor, TensorMut};
+use crate::simd::Isa;
+
+/// Heads whose far keys are in trees.
+pub(crate) struct Heads<'a> {
+    pub(crate) q: Tensor<'a>,
+    pub(crate) out: &'a TensorMut<'a>,
+    pub(crate) lse: Option<&'a TensorMut<'a>>,
+    pub(crate) masking: &'a Masking<'a>,
+    pub(crate) heads_kv: usize,
+    pub(crate) scale: f32,
+    pub(crate) softcap: f32,
+    pub(crate) tolerance: f32,
+    /// Exact attention takes over where it is cheaper, not only where the tolerance is not kept.
+    pub(crate) auto: bool,
+    pub(crate) isa: Isa,
+    /// Keys, values and tree of a batch and KV head.
+    pub(crate) kv: &'a (dyn Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Tree) + Sync),
+    /// What is known of a KV head's thresholds before, and what is known after its last rows, with their heavy keys.
+    pub(crate) before: &'a (dyn Fn(usize) -> Control + Sync),
+    pub(crate) after: &'a (dyn Fn(usize, &Control, &mut Work) + Sync),
+}
+
+/// Runs of blocks that parts may take, for `heads` KV heads with `group` query heads each.
+pub(crate) fn runs_of(heads: usize, group: usize, rows: usize) -> usize {
+    heads * rows.div_ceil(block_rows(group) * RUN)
+}
+
+impl Heads<'_> {
+    /// Part `ith` of `nth`. What is computed for a row does not depend on `nth`.
+    pub(crate) fn run(
+        &self,
+        work: &mut Work,
+        ith: usize,
+        nth: usize,
+        stats: &mut AttentionStats,
+        watch: &mut Option<Watch<'_>>,
+    ) {
+        let [batch, heads_q, rows, _] = self.q.shape();
+        let group = heads_q / self.heads_kv;
+        let step = block_rows(group);
+        let (blocks, runs) = (rows.div_ceil(step), runs_of(1, group, rows));
+        for piece in (ith..batch * self.heads_kv * runs).step_by(nth) {
+            // The last runs of a causal head are the longest: hand them out first.
+            let (of, run) = (piece / runs, runs - 1 - piece % runs);
+            let (batch, head) = (of / self.heads_kv, of % self.heads_kv);
+            let (keys, values, tree) = (self.kv)(batch, head);
+            let mut control = (self.before)(head);
+            // What is noted after a run is of its own blocks, whoever took the one before.
+            work.forget();
+            for block in run * RUN..((run + 1) * RUN).min(blocks) {
+                let begin = block * step;
+                let block = Block {
+                    q: &self.q,
+                    out: self.out,
+                    lse: self.lse,
+                    keys,
+                    values,
+                    tree,
+                    masking: self.masking,
+                    scale: self.scale,
+                    softcap: self.softcap,
+                    tolerance: self.tolerance,
+                    auto: self.auto,
+                    isa: self.isa,
+                    batch,
+                    first: head * group,
+                    group,
+                    begin,
+                    n: (rows - begin).min(step),
+                };
+                block.attend(&mut control, work, stats, watch);
+            }
+            if run + 1 == runs {
+                (self.after)(head, &control, work);
+            }
+        }
+    }
+}
+
+impl<'a> Heads<'a> {
+    /// Part `ith` of `nth` of few rows of a session, by what it keeps of every KV head.
+    pub(crate) fn run_few(
+        &self,
+        clusters: &dyn Fn(usize) -> &'a Clusters,
+        work: &mut FewWork,
+        ith: usize,
+        nth: usize,
+        stats: &mut AttentionStats,
+        watch: &mut Option<Watch<'_>>,
+    ) {
+        let [_, heads_q, rows, _] = self.q.shape();
+        let group = heads_q / self.heads_kv;
+        for head in (ith..self.heads_kv).step_by(nth) {
+            let (keys, values, tree) = (self.kv)(0, head);
+            let block = Block {
+                q: &self.q,
+                out: self.out,
+                lse: self.lse,
+                keys,
+                values,
+                tree,
+                masking: self.masking,
+                scale: self.scale,
+                softcap: self.softcap,
+                tolerance: self.tolerance,
+                auto: self.auto,
+                isa: self.isa,
+                batch: 0,
+                first: head * group,
+                group,
+                begin: 0,
+                n: rows,
+            };
+            block.attend_few(clusters(head), work, stats, watch);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Sampled rows: attended exactly, they say which keys are heavy for their neighbours, and what an approximation errs by.
+
+use super::policy::{CHECKING, CUT, KNOWING};
+use crate::error::Result;
+use crate::math::hash;
+use crate::mem::{Buf, Memory, Plan};
+
+/// Rows of a block that are sampled.
+pub(super) const SAMPLED: usize = KNOWING + CHECKING;
+
+/// Heavy keys that are noted before those of less weight are left out.
+const NOTED: usize = 8192;
+
+/// Sampled rows of a block of `n` rows, ascending: those that find keys, then those that measure. The latter lie anywhere in
+/// `CHECKING` stretches, which `seed` decides.
+pub(super) fn sampled_rows(n: usize, seed: u64) -> [usize; SAMPLED] {
+    let mut rows = [0; SAMPLED];
+    for (i, row) in rows[..KNOWING].iter_mut().enumerate() {
+        *row = (2 * i + 1) * n / (2 * KNOWING);
+    }
+    for i in 0..CHECKING {
+        let (low, high) = (i * n / CHECKING, (i + 1) * n / CHECKING);
+        let mut row = low + (hash(seed, i as u64) % (high - low) as u64) as usize;
+        while rows[..KNOWING + i].contains(&row) {
+            row = if row + 1 < high { row + 1 } else { low };
+        }
+        rows[KNOWING + i] = row;
+    }
+    rows
+}
+
+/// A key and the logarithm, in powers of two, of what it weighs in a row, the sum not yet taken away.
+#[derive(Clone, Copy, Debug, Default)]
+struct Noted {
+    key: u32,
+    row: u32,
+    weight: f32,
+}
+
+/// Keys that are heavy in sampled rows.
+pub(super) struct Heavy {
+    noted: Buf<Noted>,
+    /// What is weighed against: logarithms of the rows' sums.
+    sums: Buf<f32>,
+    lost: bool,
+}
+
+impl Heavy {
+    pub(super) fn plan(plan: &mut Plan, rows: usize) {
+        Buf::<Noted>::plan(plan, NOTED);
+        Buf::<f32>::plan(plan, rows);
+    }
+
+    pub(super) fn new_in(memory: &Memory, rows: usize) -> Result<Self> {
+        Ok(Heavy {
+            noted: Buf::with_capacity(memory, NOTED)?,
+            sums: Buf::filled(memory, rows, f32::NEG_INFINITY)?,
+            lost: false,
+        })
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.noted.clear();
+        self.sums.fill(f32::NEG_INFINITY);
+        self.lost = false;
+    }
+
+    /// Notes what weighs enough among keys `first..` for row `row`: `weights` relative to `max`, the sum of all so far `sum`.
+    pub(super) fn note(
+        &mut self,
+        row: usize,
+        first: usize,
+        weights: impl Iterator<Item = f32>,
+        max: f32,
+        sum: f32,
+        factor: f32,
+    ) {
+        let least = CUT * sum;
+        self.sums[row] = max * factor + libm::log2f(sum);
+        for (key, weight) in (first as u32..).zip(weights) {
+            if weight >= least && weight > 0.0 {
+                if self.noted.len() == NOTED {
+                    self.settle();
+                    if self.noted.len() == NOTED {
+                        self.lost = true;
+                        return;
+                    }
+                }
+                let weight = max * factor + libm::log2f(weight);
+                let _ = self.noted.push(Noted { key, row: row as u32, weight });
+            }
+        }
+    }
+
+    /// Forgets what has become light since it was noted.
+    pub(super) fn settle(&mut self) {
+        let least = libm::log2f(CUT);
+        let mut n = 0;
+        for i in 0..self.noted.len() {
+            let noted = self.noted[i];
+            if noted.weight - self.sums[noted.row as usize] >= least {
+                self.noted[n] = noted;
+                n += 1;
+            }
+        }
+        self.noted.truncate(n);
+    }
+
+    /// The keys, heaviest first, some more than once.
+    pub(super) fn keys(&mut self) -> impl Iterator<Item = u32> {
+        self.settle();
+        let sums = &self.sums;
+        self.noted.sort_unstable_by(|a, b| {
+            let weight = |x: &Noted| x.weight - sums[x.row as usize];
+            weight(b).total_cmp(&weight(a)).then(a.key.cmp(&b.key))
+        });
+        self.noted.iter().map(|noted| noted.key)
+    }
+}

@@ -1,0 +1,552 @@
+//! Kernels of accelerated attention. Panels of queries (one a lane) meet entries, the mean keys that stand for many: scored, screened,
+//! weighed. Keys of opened cells (one a lane) meet lists of rows.
+
+use super::online::{self, State};
+use super::tile::{self, PANEL, ROWS, Span, Values};
+use super::vector::Simd;
+use super::{Task, kernels, rows};
+use crate::mem::Rows;
+
+/// Keys of a cell.
+pub(crate) const CELL: usize = 16;
+
+/// Entries whose mean values are added in one go: they stay in the second-level cache.
+const CHUNK: usize = 512;
+
+/// Standard deviations of a logit up to which a cell's mass is estimated: beyond, cells are opened wherever they matter.
+const WIDEST: f32 = 4.0;
+
+/// `out[lane] = sqrt(q^T C q)` for the first `lanes` queries of a panel; infinite where that leaves the range of f32.
+pub(crate) struct Spread<'a> {
+    /// `[dim][PANEL]`.
+    pub(crate) q: &'a [f32],
+    /// `[dim][dim]`, symmetric.
+    pub(crate) covariance: Rows<'a>,
+    pub(crate) lanes: usize,
+    /// `[dim + KEYS][PANEL]`.
+    pub(crate) room: &'a mut [f32],
+    pub(crate) out: &'a mut [f32; PANEL],
+}
+
+impl Task for Spread<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (dim, vecs) = (self.covariance.rows(), self.lanes.div_ceil(S::LANES));
+        let spans = [Span { begin: 0, end: dim }; PANEL];
+        let mut max = [0.0; PANEL];
+        tile::scores(s, self.q, &self.covariance, 0, dim, &spans[..vecs], self.room, &mut max, |_, _| {});
+        assert!(self.q.len() >= dim * PANEL && self.room.len() >= dim * PANEL);
+        for v in 0..vecs {
+            let mut sum = s.splat(0.0);
+            for d in 0..dim {
+                let at = d * PANEL + v * S::LANES;
+                // SAFETY: dimension d and vector v are inside both.
+                sum = unsafe { s.fma(s.load(self.q.as_ptr().add(at)), s.load(self.room.as_ptr().add(at)), sum) };
+            }
+            // What leaves the range, or is no number for that, is infinite.
+            let root = s.sqrt(s.max(sum, s.splat(0.0)));
+            let root = s.select_lt(s.abs(sum), s.splat(f32::MAX), root, s.splat(f32::INFINITY));
+            // SAFETY: vector v is inside.
+            unsafe { s.store(self.out.as_mut_ptr().add(v * S::LANES), root) };
+        }
+    }
+}
+
+/// Logits of all entries' mean keys, and weights `count * exp(logit)`: what the keys behind an entry weigh at least.
+pub(crate) struct ScoreEntries<'a, 'b> {
+    /// `[dim][PANEL]`.
+    pub(crate) q: &'a [f32],
+    pub(crate) lanes: usize,
+    /// Mean keys.
+    pub(crate) keys: Rows<'a>,
+    /// Logarithm of the count of an entry, in units of a score; -inf for one that stands for nothing.
+    pub(crate) shift: &'a [f32],
+    /// Scale and softcap where scores are not plain products.
+    pub(crate) logits: Option<(f32, f32)>,
+    /// Turns scores into powers of two.
+    pub(crate) factor: f32,
+    /// Out: `[entries + KEYS][PANEL]`.
+    pub(crate) scores: &'a mut [f32],
+    /// Out: the same.
+    pub(crate) weights: &'a mut [f32],
+    pub(crate) state: State<'b>,
+}
+
+impl Task for ScoreEntries<'_, '_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let (n, vecs) = (self.keys.rows(), self.lanes.div_ceil(S::LANES));
+        let spans = [Span { begin: 0, end: n }; PANEL];
+        let mut max = [f32::NEG_INFINITY; PANEL];
+        tile::scores(s, self.q, &self.keys, 0, n, &spans[..vecs], self.scores, &mut max, |_, _| {});
+        if let Some((scale, cap)) = self.logits {
+            kernels::logits(s, &mut self.scores[..n * PANEL], scale, cap);
+        }
+        assert!(self.shift.len() >= n && self.weights.len() >= n * PANEL && self.scores.len() >= n * PANEL);
+        let mut top = [s.splat(f32::NEG_INFINITY); PANEL];
+        for e in 0..n {
+            let (shift, gone) = (s.splat(self.shift[e]), self.shift[e] == f32::NEG_INFINITY);
+            for (v, top) in top.iter_mut().enumerate().take(vecs) {
+                let at = e * PANEL + v * S::LANES;
+                // SAFETY: entry e and vector v are inside both.
+                unsafe {
+                    let from = self.scores.as_mut_ptr().add(at);
+                    if gone {
+                        s.store(from, s.splat(f32::NEG_INFINITY));
+                    }
+                    let x = s.load(from);
+                    *top = s.max(*top, x);
+                    s.store(self.weights.as_mut_ptr().add(at), s.add(x, shift));
+                }
+            }
+        }
+        for (v, top) in top.iter().enumerate().take(vecs) {
+            // SAFETY: vector v is inside.
+            unsafe { s.store(max.as_mut_ptr().add(v * S::LANES), *top) };
+        }
+        online::weights(s, self.weights, n, vecs, self.factor, &max, &mut self.state);
+    }
+}
+
+/// Which cells a row opens: those whose mean logit and `sigma` deviations of it reach the row's threshold. The weights of the others
+/// become estimates of their mass, `count * exp(logit) * cosh(deviation)`; those of the opened become 0.
+pub(crate) struct Screen<'a> {
+    pub(crate) lanes: usize,
+    /// `[entries][PANEL]`, as [`ScoreEntries`] left them.
+    pub(crate) scores: &'a [f32],
+    pub(crate) weights: &'a mut [f32],
+    /// Root mean square distance of an entry's keys from their mean, relative to that of all.
+    pub(crate) radius: &'a [f32],
+    /// Deviation of a row's scores of keys from those of their means, on average.
+    pub(crate) spread: &'a [f32; PANEL],
+    pub(crate) sigma: f32,
+    /// Logit per unit of a score.
+    pub(crate) unit: f32,
+    /// In units of a score.
+    pub(crate) threshold: &'a [f32; PANEL],
+    /// Out: which lanes open an entry.
+    pub(crate) opened: &'a mut [u64],
+    /// Adds the weights that are left.
+    pub(crate) sum: &'a mut [f32; PANEL],
+}
+
+impl Task for Screen<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (n, vecs) = (self.opened.len(), self.lanes.div_ceil(S::LANES));
+        assert!(vecs * S::LANES <= PANEL && self.radius.len() >= n);
+        assert!(self.scores.len() >= n * PANEL && self.weights.len() >= n * PANEL);
+        let live = if self.lanes == 64 { u64::MAX } else { (1 << self.lanes) - 1 };
+        self.opened.fill(0);
+        for v in 0..vecs {
+            let lane = v * S::LANES;
+            // SAFETY: vector v is inside a panel, entry e inside both arrays.
+            unsafe {
+                let spread = s.load(self.spread.as_ptr().add(lane));
+                let threshold = s.load(self.threshold.as_ptr().add(lane));
+                let mut sum = s.load(self.sum.as_ptr().add(lane));
+                for e in 0..n {
+                    let at = e * PANEL + lane;
+                    let deviation = s.mul(spread, s.splat(self.radius[e]));
+                    let reach = s.fma(deviation, s.splat(self.sigma), s.load(self.scores.as_ptr().add(at)));
+                    let x = s.min(s.mul(deviation, s.splat(self.unit)), s.splat(WIDEST));
+                    let to = self.weights.as_mut_ptr().add(at);
+                    let weight = s.select_lt(threshold, reach, s.splat(0.0), s.mul(s.load(to), cosh(s, x)));
+                    s.store(to, weight);
+                    sum = s.add(sum, weight);
+                    self.opened[e] |= (u64::from(s.lt_bits(threshold, reach)) << lane) & live;
+                }
+                s.store(self.sum.as_mut_ptr().add(lane), sum);
+            }
+        }
+    }
+}
+
+/// Adds weighted mean values to the sums of a panel's rows.
+pub(crate) struct AddMeans<'a> {
+    pub(crate) lanes: usize,
+    /// `[entries][PANEL]`.
+    pub(crate) weights: &'a [f32],
+    /// Whole vectors.
+    pub(crate) values: Rows<'a>,
+    /// Factors of what was summed before.
+    pub(crate) alpha: &'a [f32; PANEL],
+    pub(crate) sums: &'a mut [f32],
+    pub(crate) stride: usize,
+}
+
+impl Task for AddMeans<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (n, cols) = (self.values.rows(), self.values.cols());
+        let Some(values) = Values::in_place::<S>(self.values) else { unreachable!("mean values are whole vectors") };
+        for lo in (0..n).step_by(CHUNK) {
+            let count = (n - lo).min(CHUNK);
+            let mut v = 0;
+            while v < cols.div_ceil(S::LANES) {
+                for r in (0..self.lanes).step_by(ROWS) {
+                    let alpha = (lo == 0).then(|| &self.alpha[r..]);
+                    let (p, sums) = (&self.weights[lo * PANEL + r..], &mut self.sums[r * self.stride..]);
+                    tile::accumulate(s, p, values, v, lo, count, alpha, sums, self.stride);
+                }
+                v += tile::group::<S>(cols, v);
+            }
+        }
+    }
+}
+
+/// Keys of opened cells, scored one by one for the rows that opened them.
+pub(crate) struct OpenCells<'a> {
+    /// Rows of the cells' keys, [`CELL`] an entry.
+    pub(crate) ids: &'a [u32],
+    /// Keys of an entry that are not to be looked at: they are known.
+    pub(crate) known: &'a [u16],
+    /// Which lanes open an entry, `[panel][entries]`.
+    pub(crate) opened: &'a [u64],
+    pub(crate) keys: &'a Rows<'a>,
+    pub(crate) values: &'a Rows<'a>,
+    /// `[rows][dim]`.
+    pub(crate) q: &'a [f32],
+    pub(crate) logits: Option<(f32, f32)>,
+    pub(crate) factor: f32,
+    /// References, sums of weights and of weighted values by row.
+    pub(crate) max: &'a mut [f32],
+    pub(crate) sum: &'a mut [f32],
+    pub(crate) sums: &'a mut [f32],
+    pub(crate) stride: usize,
+    pub(crate) room: &'a mut OpenRoom,
+}
+
+/// What [`OpenCells`] works in.
+#[derive(Debug)]
+pub(crate) struct OpenRoom {
+    /// Keys of a cell, `[CELL][dim]`, and transposed.
+    pub(crate) keys: crate::mem::Buf<f32>,
+    pub(crate) transposed: crate::mem::Buf<f32>,
+    /// Values, `[CELL][stride]`.
+    pub(crate) values: crate::mem::Buf<f32>,
+    /// Rows that open a cell.
+    pub(crate) rows: crate::mem::Buf<u32>,
+}
+
+impl Task for OpenCells<'_> {
+    type Out = u64;
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) -> u64 {
+        let n = self.known.len();
+        let panels = self.opened.len().checked_div(n).unwrap_or(0);
+        let mut pairs = 0;
+        for e in 0..n {
+            let mut count = 0;
+            for p in 0..panels {
+                let mut bits = self.opened[p * n + e];
+                while bits != 0 {
+                    self.room.rows[count] = (p * PANEL) as u32 + bits.trailing_zeros();
+                    count += 1;
+                    bits &= bits - 1;
+                }
+            }
+            if count == 0 {
+                continue;
+            }
+            self.load(s, e);
+            pairs += count as u64 * u64::from((!self.known[e]).count_ones());
+            match S::LANES {
+                16 => self.rows::<S, 1, 8>(s, e, count),
+                8 => self.rows::<S, 2, 4>(s, e, count),
+                4 => self.rows::<S, 4, 4>(s, e, count),
+                _ => self.rows::<S, 16, 1>(s, e, count),
+            }
+        }
+        pairs
+    }
+}
+
+impl OpenCells<'_> {
+    /// Keys, transposed, and values of entry `e`.
+    #[inline(always)]
+    fn load<S: Simd>(&mut self, s: S, e: usize) {
+        let (dim, ids) = (self.keys.cols(), &self.ids[e * CELL..][..CELL]);
+        let room = &mut *self.room;
+        assert!(room.keys.len() >= CELL * dim && room.transposed.len() >= CELL * dim);
+        let mut at = [core::ptr::null(); CELL];
+        for ((at, &id), row) in at.iter_mut().zip(ids).zip(room.keys.chunks_exact_mut(dim)) {
+            *at = match self.keys.row_f32(id as usize) {
+                Some(row) => row.as_ptr(),
+                None => {
+                    rows::widen(s, self.keys, id as usize, row);
+                    row.as_ptr()
+                }
+            };
+        }
+        let whole = dim / CELL * CELL;
+        for k in (0..whole).step_by(CELL) {
+            // SAFETY: every row has `dim` elements, and so many rows of the block are writable.
+            unsafe { s.transpose(&at, k, room.transposed.as_mut_ptr().add(k * CELL)) };
+        }
+        for k in whole..dim {
+            for j in 0..CELL {
+                // SAFETY: k < dim.
+                room.transposed[k * CELL + j] = unsafe { *at[j].add(k) };
+            }
+        }
+        for (&id, row) in ids.iter().zip(room.values.chunks_exact_mut(self.stride)) {
+            rows::widen(s, self.values, id as usize, &mut row[..self.values.cols()]);
+        }
+    }
+
+    /// All rows of the list, `B` at a time.
+    #[inline(always)]
+    fn rows<S: Simd, const C: usize, const B: usize>(&mut self, s: S, e: usize, count: usize) {
+        let mut done = 0;
+        while done + B <= count {
+            let list: [usize; B] = core::array::from_fn(|b| self.room.rows[done + b] as usize);
+            self.some::<S, C, B>(s, e, list);
+            done += B;
+        }
+        for i in done..count {
+            self.some::<S, C, 1>(s, e, [self.room.rows[i] as usize]);
+        }
+    }
+
+    #[inline(always)]
+    fn some<S: Simd, const C: usize, const B: usize>(&mut self, s: S, e: usize, list: [usize; B]) {
+        let (dim, stride) = (self.keys.cols(), self.stride);
+        assert!(C * S::LANES == CELL && self.room.transposed.len() >= CELL * dim);
+        let mut q = [core::ptr::null(); B];
+        for b in 0..B {
+            assert!((list[b] + 1) * stride <= self.sums.len() && list[b] < self.max.len().min(self.sum.len()));
+            q[b] = self.q[list[b] * dim..][..dim].as_ptr();
+        }
+        let mut acc = [[s.splat(0.0); C]; B];
+        for d in 0..dim {
+            let mut k = [s.splat(0.0); C];
+            for c in 0..C {
+                // SAFETY: dimension d is inside.
+                k[c] = unsafe { s.load(self.room.transposed.as_ptr().add(d * CELL + c * S::LANES)) };
+            }
+            for b in 0..B {
+                // SAFETY: d < dim.
+                let x = s.splat(unsafe { *q[b].add(d) });
+                for c in 0..C {
+                    acc[b][c] = s.fma(x, k[c], acc[b][c]);
+                }
+            }
+        }
+        let mut p = [[0.0f32; CELL]; B];
+        let (known, factor) = (self.known[e], s.splat(self.factor));
+        for b in 0..B {
+            for c in 0..C {
+                // SAFETY: C vectors fill the row.
+                unsafe { s.store(p[b].as_mut_ptr().add(c * S::LANES), acc[b][c]) };
+            }
+            if let Some((scale, cap)) = self.logits {
+                kernels::logits(s, &mut p[b], scale, cap);
+            }
+            if known != 0 {
+                for (j, p) in p[b].iter_mut().enumerate() {
+                    if known >> j & 1 != 0 {
+                        *p = f32::NEG_INFINITY;
+                    }
+                }
+            }
+            let top = kernels::max(s, &p[b]);
+            let row = list[b];
+            let before = self.max[row];
+            if top > before {
+                // Beyond all that the row has seen, so that nothing overflows.
+                let alpha = s.reduce_max(s.exp2_scaled(s.splat(before - top), factor));
+                kernels::scale(s, alpha, &mut self.sums[row * stride..][..stride]);
+                self.sum[row] *= alpha;
+                self.max[row] = top;
+            }
+            if top > f32::NEG_INFINITY {
+                self.sum[row] += kernels::exp2_sum(s, &mut p[b], self.factor, self.max[row]);
+            } else {
+                p[b] = [0.0; CELL];
+            }
+        }
+        // Two vectors of values at a time for all rows.
+        let mut v = 0;
+        while v < stride {
+            if v + 2 * S::LANES <= stride {
+                // SAFETY: two vectors from v on are inside of every row of values and of sums, as asserted above.
+                unsafe { self.add::<S, B, 2>(s, &p, &list, v) };
+                v += 2 * S::LANES;
+            } else {
+                // SAFETY: as above: rows are whole vectors.
+                unsafe { self.add::<S, B, 1>(s, &p, &list, v) };
+                v += S::LANES;
+            }
+        }
+    }
+
+    /// # Safety
+    /// `W` vectors from element `v` on are inside of the values' rows and of the listed rows of the sums.
+    #[inline(always)]
+    unsafe fn add<S: Simd, const B: usize, const W: usize>(
+        &mut self,
+        s: S,
+        p: &[[f32; CELL]; B],
+        list: &[usize; B],
+        v: usize,
+    ) {
+        let stride = self.stride;
+        let mut acc = [[s.splat(0.0); W]; B];
+        let sums = self.sums.as_mut_ptr();
+        // SAFETY: passed on.
+        unsafe {
+            for b in 0..B {
+                for w in 0..W {
+                    acc[b][w] = s.load(sums.add(list[b] * stride + v + w * S::LANES));
+                }
+            }
+            for j in 0..CELL {
+                let mut x = [s.splat(0.0); W];
+                for w in 0..W {
+                    x[w] = s.load(self.room.values.as_ptr().add(j * stride + v + w * S::LANES));
+                }
+                for b in 0..B {
+                    let weight = s.splat(p[b][j]);
+                    for w in 0..W {
+                        acc[b][w] = s.fma(weight, x[w], acc[b][w]);
+                    }
+                }
+            }
+            for b in 0..B {
+                for w in 0..W {
+                    s.store(sums.add(list[b] * stride + v + w * S::LANES), acc[b][w]);
+                }
+            }
+        }
+    }
+}
+
+/// Scores of one row for all entries, one a lane: what [`ScoreEntries`] does for a panel after its products.
+pub(crate) struct WeighEntries<'a> {
+    /// Inner products with mean keys; out: logits.
+    pub(crate) scores: &'a mut [f32],
+    pub(crate) shift: &'a [f32],
+    pub(crate) logits: Option<(f32, f32)>,
+    pub(crate) factor: f32,
+    /// Out: `count * exp(logit)`.
+    pub(crate) weights: &'a mut [f32],
+    pub(crate) max: &'a mut f32,
+    pub(crate) sum: &'a mut f32,
+}
+
+impl Task for WeighEntries<'_> {
+    /// Factor of what was summed before.
+    type Out = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> f32 {
+        let n = self.shift.len();
+        assert!(n.is_multiple_of(CELL) && self.scores.len() >= n && self.weights.len() >= n);
+        if let Some((scale, cap)) = self.logits {
+            kernels::logits(s, &mut self.scores[..n], scale, cap);
+        }
+        let none = s.splat(f32::NEG_INFINITY);
+        let mut top = none;
+        for e in (0..n).step_by(S::LANES) {
+            // SAFETY: a vector from entry e on is inside all: they are whole cells of entries.
+            unsafe {
+                let (at, shift) = (self.scores.as_mut_ptr().add(e), s.load(self.shift.as_ptr().add(e)));
+                let x = s.select_lt(shift, s.splat(f32::MIN), none, s.load(at));
+                s.store(at, x);
+                top = s.max(top, x);
+                s.store(self.weights.as_mut_ptr().add(e), s.add(x, shift));
+            }
+        }
+        let (top, before) = (s.reduce_max(top), *self.max);
+        let mut alpha = 1.0;
+        if top > before {
+            alpha = s.reduce_max(s.exp2_scaled(s.splat(before - top), s.splat(self.factor)));
+            *self.max = top;
+        }
+        let max = if *self.max > f32::NEG_INFINITY { *self.max } else { 0.0 };
+        *self.sum = *self.sum * alpha + kernels::exp2_sum(s, &mut self.weights[..n], self.factor, max);
+        alpha
+    }
+}
+
+/// Marks the entries that one row opens, as [`Screen`] does for a panel.
+pub(crate) struct MarkEntries<'a> {
+    pub(crate) scores: &'a [f32],
+    pub(crate) radius: &'a [f32],
+    pub(crate) spread: f32,
+    pub(crate) sigma: f32,
+    pub(crate) threshold: f32,
+    /// Set where an entry is opened.
+    pub(crate) opened: &'a mut [u8],
+}
+
+impl Task for MarkEntries<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let n = self.opened.len();
+        assert!(n.is_multiple_of(CELL) && self.scores.len() >= n && self.radius.len() >= n);
+        let (reach, threshold) = (s.splat(self.spread * self.sigma), s.splat(self.threshold));
+        for e in (0..n).step_by(S::LANES) {
+            // SAFETY: a vector from entry e on is inside both.
+            let x = unsafe { s.fma(s.load(self.radius.as_ptr().add(e)), reach, s.load(self.scores.as_ptr().add(e))) };
+            let mut bits = s.lt_bits(threshold, x);
+            while bits != 0 {
+                self.opened[e + bits.trailing_zeros() as usize] = 1;
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+/// Turns the weights of the entries that nobody opened into estimates, and those of the others into 0; returns their sum.
+pub(crate) struct EstimateEntries<'a> {
+    pub(crate) weights: &'a mut [f32],
+    pub(crate) radius: &'a [f32],
+    /// Deviation of a logit for an entry of radius 1.
+    pub(crate) deviation: f32,
+    /// 0 where an entry is opened, else 1.
+    pub(crate) closed: &'a [f32],
+}
+
+impl Task for EstimateEntries<'_> {
+    type Out = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> f32 {
+        let n = self.closed.len();
+        assert!(n.is_multiple_of(CELL) && self.weights.len() >= n && self.radius.len() >= n);
+        let (deviation, mut sum) = (s.splat(self.deviation), s.splat(0.0));
+        for e in (0..n).step_by(S::LANES) {
+            // SAFETY: a vector from entry e on is inside all.
+            unsafe {
+                let x = s.min(s.mul(s.load(self.radius.as_ptr().add(e)), deviation), s.splat(WIDEST));
+                let at = self.weights.as_mut_ptr().add(e);
+                let x = s.mul(s.mul(s.load(at), cosh(s, x)), s.load(self.closed.as_ptr().add(e)));
+                s.store(at, x);
+                sum = s.add(sum, x);
+            }
+        }
+        s.reduce_add(sum)
+    }
+}
+
+/// Hyperbolic cosine by its series: within 7 % at the widest.
+#[inline(always)]
+fn cosh<S: Simd>(s: S, x: S::V) -> S::V {
+    let y = s.mul(x, x);
+    let mut cosh = s.fma(y, s.splat(1.0 / 720.0), s.splat(1.0 / 24.0));
+    cosh = s.fma(y, cosh, s.splat(0.5));
+    s.fma(y, cosh, s.splat(1.0))
+}
