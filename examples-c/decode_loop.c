@@ -125,14 +125,22 @@ static int run(ice_session *s) {
   if (!(all < limit && last < limit)) return failed("check", "session and single call disagree");
 
   /* Throw the generated tokens away and generate them again, as a sampler does when it backtracks. */
-  memcpy(expected, out, sizeof out);
+  if (mode == ICE_MODE_EXACT) memcpy(expected, out, sizeof out);
   ice_status status = ice_session_truncate(s, PROMPT);
   if (status != ICE_OK) return failed("truncate", ice_status_message(status));
   for (size_t t = PROMPT; t < ALL; t++) {
     if (step(s, t, 1)) return EXIT_FAILURE;
   }
-  if (memcmp(out, expected, sizeof out) != 0) return failed("check", "the second pass differs from the first");
-  printf("truncated to the prompt and decoded again: same bits; %zu tokens in the session\n", ice_session_len(s));
+  if (mode == ICE_MODE_EXACT) {
+    if (memcmp(out, expected, sizeof out) != 0) return failed("check", "the second pass differs from the first");
+    printf("truncated to the prompt and decoded again: same bits; %zu tokens in the session\n", ice_session_len(s));
+  } else {
+    /* An accelerated session keeps what it has found about the prompt's keys: bits may differ, errors stay small. */
+    all = difference(out, expected, 0);
+    if (!(all < limit)) return failed("check", "the second pass and the single call disagree");
+    printf("truncated to the prompt and decoded again: differs by %.1e; %zu tokens in the session\n", all,
+           ice_session_len(s));
+  }
   return EXIT_SUCCESS;
 }
 

@@ -89,4 +89,9 @@ q = rng.standard_normal((1, 256, 32)).astype(np.float32)
 out, stats = iceformer.attention(q, k, v, causal=True, mode="accelerated")
 near(out, softmax_attention(q, k, v, True), 0.05)
 assert stats.pairs < stats.pairs_dense / 2, stats.pairs / stats.pairs_dense
+# What it measured on rows that it also attended exactly.
+assert stats.rows_measured > 0 and 0 < stats.measured_error < 0.1, (stats.rows_measured, stats.measured_error)
+assert stats.measured_p95 <= stats.measured_worst, (stats.measured_p95, stats.measured_worst)
+_, stats = iceformer.attention(q, k, v, causal=True, mode="exact")
+assert stats.rows_measured == 0 and np.isnan(stats.measured_error)
 print(f"iceformer {iceformer.version} from Python: ok")

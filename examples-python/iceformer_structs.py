@@ -139,6 +139,12 @@ class Stats(c.Structure):
         ("certified_mean", c.c_double),
         ("certificates", c.c_uint64),
         ("certified", c.c_uint64),
+        ("rows_measured", c.c_uint64),
+        ("rows_exact", c.c_uint64),
+        ("known_pairs", c.c_uint64),
+        ("measured_error", c.c_float),
+        ("measured_p95", c.c_float),
+        ("measured_worst", c.c_float),
     ]
 
 

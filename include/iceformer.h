@@ -41,18 +41,15 @@
 /// Index flag: keys and queries are known to be finite, skip the check.
 #define ICE_INDEX_TRUSTED_INPUT 2
 
-/// Attention flag: bound the error of every output row, relative to its length, without exact attention. The statistics
+/// Attention flag: bound the error of every output row, relative to its length. The statistics
 /// give worst, mean and the number of rows that keep the tolerance; `bounds` of ice_attention_desc the bound of each row.
-/// In exact mode what is bounded is rounding; of accelerated attention, cells that are estimated too, and rows that no
-/// bound says anything about have INFINITY. Accelerated attention takes about half to four fifths of the time of exact
-/// attention more with it; sessions keep mean keys and values in f32 for it, and 20 bytes more for every 16 tokens.
-/// Scores stay in f32 whatever ICE_ATTENTION_FIXED_SCORES says. Top-k mode and ice_index_attention answer
-/// ICE_ERR_UNSUPPORTED.
+/// What is bounded is rounding: attention is exact then whatever the mode, with ICE_REASON_ONLY_WAY where another was asked for.
+/// Rows that no bound says anything about have INFINITY. Scores stay in f32 whatever ICE_ATTENTION_FIXED_SCORES says. Top-k
+/// mode and ice_index_attention answer ICE_ERR_UNSUPPORTED.
 #define ICE_ATTENTION_CERTIFICATE 1
 
-/// Attention flag: as ICE_ATTENTION_CERTIFICATE, and rows that cannot be certified to keep the tolerance are attended
-/// exactly: all of them where that is predicted to be cheaper. What is left then is rounding, also where that alone is
-/// more than the tolerance. For those who need a bound: on the heads measured it takes about as long as exact attention.
+/// Attention flag: as ICE_ATTENTION_CERTIFICATE. All rows are attended exactly; what is left is rounding, also where that alone
+/// is more than the tolerance.
 #define ICE_ATTENTION_VERIFIED 2
 
 /// Attention flag: keys are the queries scaled to unit norm; a row does not see itself unless it sees nothing else.
@@ -240,9 +237,8 @@ typedef struct {
     const uint8_t *keys;
     /// KEYS: elements of `keys`.
     size_t keys_len;
-    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Accelerated attention reads all
-    /// of it, and attends exactly to segments of 256 keys that some row of a block sees only in part. There, a bias 1,000
-    /// and more below the row's largest hides its key as -inf does. Under certificates keys with a bias are attended exactly.
+    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Read as a whole: one that is
+    /// a causal, prefix or padding mask is taken as that, else attention is exact.
     ice_tensor bias;
     /// ADDITIVE: heads of `bias`: 0 or 1 = shared by all query heads.
     uint32_t bias_heads;
@@ -306,7 +302,7 @@ typedef struct {
     ice_mode mode;
     /// Why.
     ice_reason reason;
-    /// Mean share of the softmax mass that was estimated, of the rows in `rows`.
+    /// 0. It is kept for the layout of this struct: see `measured_error`.
     float estimated_mass;
     /// Worst certified error of a row, relative to its output; INFINITY: nothing is certified; NaN: none was asked for.
     float certified_error;
@@ -330,6 +326,20 @@ typedef struct {
     uint64_t certificates;
     /// Those of them that keep the tolerance by it.
     uint64_t certified;
+    /// Sampled rows: attended exactly and approximately, which measures the error of accelerated mode. Of each KV head its own,
+    /// query heads that share its keys side by side as one row. 0 where nothing was measured, as in short or exact calls.
+    uint64_t rows_measured;
+    /// Rows of `rows` that were attended exactly, all query heads counted, beside sampled ones.
+    uint64_t rows_exact;
+    /// Pairs of a row and a known key, one that sampled rows found heavy; they are scored exactly for every row.
+    uint64_t known_pairs;
+    /// Relative output error of accelerated mode, measured on the sampled rows: root of their squared errors by their squared
+    /// outputs, a fraction (0.05 is 5 %); NaN where nothing was measured. It is a measurement on a sample, no bound.
+    float measured_error;
+    /// Relative error that 95 of 100 sampled rows keep, within a factor of 1.42 above; NaN where nothing was measured.
+    float measured_p95;
+    /// Largest relative error of a sampled row; NaN where nothing was measured.
+    float measured_worst;
 } ice_attention_stats;
 
 /// Writable tensor, as ice_tensor. Rows must not overlap.
@@ -514,7 +524,8 @@ typedef struct {
 /// Key j is padding where keys[j] is 0.
 #define ICE_MASK_KEYS 3
 
-/// A bias is added to every logit; -inf excludes. Accelerated attention takes finite biases to its cells.
+/// A bias is added to every logit; -inf excludes. One that is a causal, prefix or padding mask in another form is taken as
+/// that; under any other, attention is exact whatever the mode.
 #define ICE_MASK_ADDITIVE 4
 
 /// The fastest way that keeps the tolerance (default): accelerated where cells are predicted to cost less than every key,
@@ -525,8 +536,9 @@ typedef struct {
 #define ICE_MODE_EXACT 1
 
 /// Keys are gathered into cells of similar keys; cells that matter to a row are opened and attended exactly, the others are
-/// estimated by their means. Nothing is dropped. Where the error is predicted to exceed the tolerance, more is opened and,
-/// if that does not help, everything.
+/// estimated by their means. Nothing is dropped. A few rows of every block are attended exactly: they find keys that are
+/// heavy for all rows, which are then attended exactly for all, and measure the error. Where that exceeds the tolerance more is
+/// opened and, if that does not help, everything.
 #define ICE_MODE_ACCELERATED 2
 
 /// Retrieves top_k keys per row by the index, softmax over those (the paper's Algorithm 1).
@@ -535,7 +547,7 @@ typedef struct {
 /// The caller asked for it.
 #define ICE_REASON_REQUESTED 0
 
-/// AUTO: this kind of call has no faster way that keeps a tolerance.
+/// This kind of call has no faster way that keeps a tolerance: certificates, and masks that accelerated mode does not take.
 #define ICE_REASON_ONLY_WAY 1
 
 /// Too few keys or rows: fewer keys than dense_below or in sight, or top_k covers all of them.
@@ -1242,8 +1254,8 @@ ice_status ice_session_append(ice_session *session,
 /// Publishes what all parts appended, or takes all of it back if one part failed or is missing.
 ///
 /// Errors: that of a part that failed, ICE_ERR_STATE (a part is missing); the session is as before the appends then.
-/// Threads: exclusive. Allocates: never. Cost: O(1) per head, O(dim_k^2) when cells came and
-/// O(heads_q / heads_kv * dim_v) when a trial of rows did. Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(1) per head, O(dim_k^2) when cells came.
+/// Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -1258,12 +1270,12 @@ ice_status ice_session_commit(ice_session *session);
 /// @param work_bytes  bytes of `work`, at least what ice_session_work_required says for all nth parts together; 0 when
 ///                    `work` is NULL.
 /// @param ith, nth    part and number of parts; the result does not depend on nth. In accelerated and auto mode it does on
-///                    what was attended before the last commit: trials of such rows serve those that follow.
+///                    what was attended before the last commit: keys that were heavy then stay known for rows that follow.
 /// @param stats       nullable; of this part; filled by ice_attention_stats_init before.
 /// Errors: as ice_attention, ICE_ERR_ARGUMENT (ith, nth), ICE_ERR_STATE (no mask, and more rows than tokens).
 /// Threads: partitioned; shared with other readers. Allocates: never with work. Cost: O(rows len (dim_k + dim_v)) per
 /// query head exact, top_k instead of len in top-k mode; in accelerated mode what stats->pairs of stats->pairs_dense
-/// says, and a look at one mean per 256 tokens. Since 0.1.
+/// says, and a look at one mean per 16 tokens. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -1341,8 +1353,8 @@ size_t ice_session_len(const ice_session *session);
 /// Pointers are valid as described.
 ice_status ice_session_memory(const ice_session *session, ice_memory *out);
 
-/// Writes the session to a buffer, a prompt cache: options, keys, values, and what trials of rows said for the rows that follow.
-/// Cells and indices are made again when it is loaded.
+/// Writes the session to a buffer, a prompt cache: options, keys and values. Cells and indices
+/// are made again when it is loaded.
 ///
 /// @param buf     NULL with cap 0: only asks for the size.
 /// @param cap     bytes of `buf`.
@@ -1352,10 +1364,7 @@ ice_status ice_session_memory(const ice_session *session, ice_memory *out);
 ///
 /// # Safety
 /// Pointers are valid as described.
-ice_status ice_session_save(const ice_session *session,
-                            void *buf,
-                            size_t cap,
-                            size_t *needed);
+ice_status ice_session_save(const ice_session *session, void *buf, size_t cap, size_t *needed);
 
 /// Makes a session from saved bytes.
 ///

@@ -1,13 +1,12 @@
 //! Data and measures shared by the benchmarks: captured heads, retrieval quality, output error, speed, a small model, the
 //! other ways of approximating attention.
 
-pub mod accelerated;
 pub mod aligned;
 pub mod baselines;
 pub mod bias;
-pub mod cells;
 pub mod clock;
 pub mod draw;
+pub mod families;
 pub mod heads;
 pub mod knn;
 pub mod long_range;
@@ -20,3 +19,4 @@ pub mod plot;
 pub mod prefill;
 pub mod retrieval;
 pub mod speed;
+pub mod suite;

@@ -29,8 +29,8 @@ struct measure {
 typedef struct head_result {
   double seconds[RUN_MODES]; /* median */
   spread error[RUN_MODES];
-  double mass;      /* mean share of the softmax mass that top-k kept */
-  double estimated; /* mean share that accelerated attention estimated */
+  double mass;     /* mean share of the softmax mass that top-k kept */
+  double measured; /* error that accelerated attention measured; NaN: it measured nothing */
   size_t work[RUN_MODES]; /* bytes */
 } head_result;
 

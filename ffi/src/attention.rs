@@ -128,6 +128,12 @@ pub unsafe extern "C" fn ice_attention_stats_init(stats: *mut ice_attention_stat
         certified_mean: 0.0,
         certificates: 0,
         certified: 0,
+        rows_measured: 0,
+        rows_exact: 0,
+        known_pairs: 0,
+        measured_error: 0.0,
+        measured_p95: 0.0,
+        measured_worst: 0.0,
     };
     // SAFETY: passed on.
     unsafe { cast::init(stats, value) };

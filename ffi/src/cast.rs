@@ -98,7 +98,7 @@ sized_structs! {
     ice_mask = size_of::<ice_mask>(),
     ice_attention_options = size_of::<ice_attention_options>(),
     ice_attention_desc = size_of::<ice_attention_desc>(),
-    ice_attention_stats = size_of::<ice_attention_stats>(),
+    ice_attention_stats = core::mem::offset_of!(ice_attention_stats, rows_measured),
     ice_session_options = size_of::<ice_session_options>(),
 }
 

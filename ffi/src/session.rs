@@ -301,8 +301,8 @@ pub unsafe extern "C" fn ice_session_append(
 /// Publishes what all parts appended, or takes all of it back if one part failed or is missing.
 ///
 /// Errors: that of a part that failed, ICE_ERR_STATE (a part is missing); the session is as before the appends then.
-/// Threads: exclusive. Allocates: never. Cost: O(1) per head, O(dim_k^2) when cells came and
-/// O(heads_q / heads_kv * dim_v) when a trial of rows did. Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(1) per head, O(dim_k^2) when cells came.
+/// Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -327,12 +327,12 @@ fn part_layout(session: &Session, rows: usize) -> Result<Layout> {
 /// @param work_bytes  bytes of `work`, at least what ice_session_work_required says for all nth parts together; 0 when
 ///                    `work` is NULL.
 /// @param ith, nth    part and number of parts; the result does not depend on nth. In accelerated and auto mode it does on
-///                    what was attended before the last commit: trials of such rows serve those that follow.
+///                    what was attended before the last commit: keys that were heavy then stay known for rows that follow.
 /// @param stats       nullable; of this part; filled by ice_attention_stats_init before.
 /// Errors: as ice_attention, ICE_ERR_ARGUMENT (ith, nth), ICE_ERR_STATE (no mask, and more rows than tokens).
 /// Threads: partitioned; shared with other readers. Allocates: never with work. Cost: O(rows len (dim_k + dim_v)) per
 /// query head exact, top_k instead of len in top-k mode; in accelerated mode what stats->pairs of stats->pairs_dense
-/// says, and a look at one mean per 256 tokens. Since 0.1.
+/// says, and a look at one mean per 16 tokens. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -487,8 +487,8 @@ pub unsafe extern "C" fn ice_session_memory(session: *const ice_session, out: *m
     })
 }
 
-/// Writes the session to a buffer, a prompt cache: options, keys, values, and what trials of rows said for the rows that follow.
-/// Cells and indices are made again when it is loaded.
+/// Writes the session to a buffer, a prompt cache: options, keys and values. Cells and indices
+/// are made again when it is loaded.
 ///
 /// @param buf     NULL with cap 0: only asks for the size.
 /// @param cap     bytes of `buf`.

@@ -91,7 +91,8 @@ pub const ICE_MASK_CAUSAL: ice_mask_kind = 1;
 pub const ICE_MASK_PREFIX: ice_mask_kind = 2;
 /// Key j is padding where keys[j] is 0.
 pub const ICE_MASK_KEYS: ice_mask_kind = 3;
-/// A bias is added to every logit; -inf excludes. Accelerated attention takes finite biases to its cells.
+/// A bias is added to every logit; -inf excludes. One that is a causal, prefix or padding mask in another form is taken as
+/// that; under any other, attention is exact whatever the mode.
 pub const ICE_MASK_ADDITIVE: ice_mask_kind = 4;
 
 /// How attention is computed.
@@ -102,8 +103,9 @@ pub const ICE_MODE_AUTO: ice_mode = 0;
 /// Every visible key.
 pub const ICE_MODE_EXACT: ice_mode = 1;
 /// Keys are gathered into cells of similar keys; cells that matter to a row are opened and attended exactly, the others are
-/// estimated by their means. Nothing is dropped. Where the error is predicted to exceed the tolerance, more is opened and,
-/// if that does not help, everything.
+/// estimated by their means. Nothing is dropped. A few rows of every block are attended exactly: they find keys that are
+/// heavy for all rows, which are then attended exactly for all, and measure the error. Where that exceeds the tolerance more is
+/// opened and, if that does not help, everything.
 pub const ICE_MODE_ACCELERATED: ice_mode = 2;
 /// Retrieves top_k keys per row by the index, softmax over those (the paper's Algorithm 1).
 pub const ICE_MODE_TOP_K: ice_mode = 3;
@@ -112,7 +114,7 @@ pub const ICE_MODE_TOP_K: ice_mode = 3;
 pub type ice_reason = i32;
 /// The caller asked for it.
 pub const ICE_REASON_REQUESTED: ice_reason = 0;
-/// AUTO: this kind of call has no faster way that keeps a tolerance.
+/// This kind of call has no faster way that keeps a tolerance: certificates, and masks that accelerated mode does not take.
 pub const ICE_REASON_ONLY_WAY: ice_reason = 1;
 /// Too few keys or rows: fewer keys than dense_below or in sight, or top_k covers all of them.
 pub const ICE_REASON_SHORT: ice_reason = 2;
@@ -126,17 +128,14 @@ pub const ICE_INDEX_FIXED_CAPACITY: u32 = 1;
 /// Index flag: keys and queries are known to be finite, skip the check.
 pub const ICE_INDEX_TRUSTED_INPUT: u32 = 2;
 
-/// Attention flag: bound the error of every output row, relative to its length, without exact attention. The statistics
+/// Attention flag: bound the error of every output row, relative to its length. The statistics
 /// give worst, mean and the number of rows that keep the tolerance; `bounds` of ice_attention_desc the bound of each row.
-/// In exact mode what is bounded is rounding; of accelerated attention, cells that are estimated too, and rows that no
-/// bound says anything about have INFINITY. Accelerated attention takes about half to four fifths of the time of exact
-/// attention more with it; sessions keep mean keys and values in f32 for it, and 20 bytes more for every 16 tokens.
-/// Scores stay in f32 whatever ICE_ATTENTION_FIXED_SCORES says. Top-k mode and ice_index_attention answer
-/// ICE_ERR_UNSUPPORTED.
+/// What is bounded is rounding: attention is exact then whatever the mode, with ICE_REASON_ONLY_WAY where another was asked for.
+/// Rows that no bound says anything about have INFINITY. Scores stay in f32 whatever ICE_ATTENTION_FIXED_SCORES says. Top-k
+/// mode and ice_index_attention answer ICE_ERR_UNSUPPORTED.
 pub const ICE_ATTENTION_CERTIFICATE: u32 = 1;
-/// Attention flag: as ICE_ATTENTION_CERTIFICATE, and rows that cannot be certified to keep the tolerance are attended
-/// exactly: all of them where that is predicted to be cheaper. What is left then is rounding, also where that alone is
-/// more than the tolerance. For those who need a bound: on the heads measured it takes about as long as exact attention.
+/// Attention flag: as ICE_ATTENTION_CERTIFICATE. All rows are attended exactly; what is left is rounding, also where that alone
+/// is more than the tolerance.
 pub const ICE_ATTENTION_VERIFIED: u32 = 2;
 /// Attention flag: keys are the queries scaled to unit norm; a row does not see itself unless it sees nothing else.
 /// The key tensor is not read.
@@ -341,9 +340,8 @@ pub struct ice_mask {
     pub keys: *const u8,
     /// KEYS: elements of `keys`.
     pub keys_len: usize,
-    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Accelerated attention reads all
-    /// of it, and attends exactly to segments of 256 keys that some row of a block sees only in part. There, a bias 1,000
-    /// and more below the row's largest hides its key as -inf does. Under certificates keys with a bias are attended exactly.
+    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Read as a whole: one that is
+    /// a causal, prefix or padding mask is taken as that, else attention is exact.
     pub bias: ice_tensor,
     /// ADDITIVE: heads of `bias`: 0 or 1 = shared by all query heads.
     pub bias_heads: u32,
@@ -444,7 +442,7 @@ pub struct ice_attention_stats {
     pub mode: ice_mode,
     /// Why.
     pub reason: ice_reason,
-    /// Mean share of the softmax mass that was estimated, of the rows in `rows`.
+    /// 0. It is kept for the layout of this struct: see `measured_error`.
     pub estimated_mass: f32,
     /// Worst certified error of a row, relative to its output; INFINITY: nothing is certified; NaN: none was asked for.
     pub certified_error: f32,
@@ -468,6 +466,20 @@ pub struct ice_attention_stats {
     pub certificates: u64,
     /// Those of them that keep the tolerance by it.
     pub certified: u64,
+    /// Sampled rows: attended exactly and approximately, which measures the error of accelerated mode. Of each KV head its own,
+    /// query heads that share its keys side by side as one row. 0 where nothing was measured, as in short or exact calls.
+    pub rows_measured: u64,
+    /// Rows of `rows` that were attended exactly, all query heads counted, beside sampled ones.
+    pub rows_exact: u64,
+    /// Pairs of a row and a known key, one that sampled rows found heavy; they are scored exactly for every row.
+    pub known_pairs: u64,
+    /// Relative output error of accelerated mode, measured on the sampled rows: root of their squared errors by their squared
+    /// outputs, a fraction (0.05 is 5 %); NaN where nothing was measured. It is a measurement on a sample, no bound.
+    pub measured_error: f32,
+    /// Relative error that 95 of 100 sampled rows keep, within a factor of 1.42 above; NaN where nothing was measured.
+    pub measured_p95: f32,
+    /// Largest relative error of a sampled row; NaN where nothing was measured.
+    pub measured_worst: f32,
 }
 
 /// Shape of a session. Fill with ice_session_options_init.

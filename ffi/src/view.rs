@@ -181,7 +181,7 @@ pub(crate) fn stats(s: &AttentionStats) -> ice_attention_stats {
             Reason::Cheaper => ICE_REASON_CHEAPER,
             Reason::Diffuse => ICE_REASON_DIFFUSE,
         },
-        estimated_mass: s.estimated_mass,
+        estimated_mass: 0.0,
         certified_error: s.certified_error,
         score_error: s.score_error,
         pairs: s.pairs,
@@ -193,6 +193,12 @@ pub(crate) fn stats(s: &AttentionStats) -> ice_attention_stats {
         certified_mean: s.certified_mean,
         certificates: s.certificates,
         certified: s.certified,
+        rows_measured: s.measured.rows(),
+        rows_exact: s.exact_rows,
+        known_pairs: s.known,
+        measured_error: s.measured.mean(),
+        measured_p95: s.measured.p95(),
+        measured_worst: s.measured.worst(),
     }
 }
 

@@ -288,37 +288,60 @@ fn scratches_for_attention() {
 
 #[test]
 fn statistics_say_what_ran() {
-    // One call and a session, long enough for cells: 600 tokens of few kinds of keys.
-    const N: usize = 600;
-    let (mut k, v) = tokens(N, 5);
-    let kinds = numbers(16 * DIM, 6);
-    for (t, row) in k.chunks_mut(DIM).enumerate() {
-        row.copy_from_slice(&kinds[t % 16 * DIM..][..DIM]);
-    }
+    // One call and a session, long enough to measure: rows and keys of few kinds.
+    const N: usize = 4096;
+    const TOLERANCE: f32 = 0.05;
+    let near = |n: usize, dim: usize, seed: u64| {
+        let (kinds, mut rows) = (numbers(16 * dim, seed), numbers(n * dim, seed + 1));
+        for (i, row) in rows.chunks_mut(dim).enumerate() {
+            row.iter_mut().zip(&kinds[i % 16 * dim..]).for_each(|(x, kind)| *x = *x * 0.05 + kind);
+        }
+        rows
+    };
+    let (q, k, v) = (near(HEADS_Q * N, DIM, 5), near(HEADS_KV * N, DIM, 7), near(HEADS_KV * N, DIM_V, 9));
     let mut o = session_options();
-    (o.capacity, o.attention.mode) = (N, ICE_MODE_ACCELERATED);
+    (o.capacity, o.attention.mode, o.attention.tolerance) = (N, ICE_MODE_ACCELERATED, TOLERANCE);
     let s = new_session(&o);
     ok(|e| unsafe { ice_session_append(s, &tensor(&k), &tensor(&v), N, 0, 1, e) });
     status(ICE_OK, unsafe { ice_session_commit(s) });
-    let q = numbers(HEADS_Q * DIM, 7);
-    let mut out = [[0.0f32; HEADS_Q * DIM_V]; 2];
+    let mut out = vec![0.0f32; HEADS_Q * N * DIM_V];
     let mut st = [stats(), stats()];
     ok(|e| unsafe {
-        let (q, out) = (tensor(&q), tensor_mut(&mut out[0]));
-        ice_session_attend(s, &q, 1, null(), &out, null_mut(), null_mut(), 0, 0, 1, &mut st[0], e)
+        let (q, out) = (tensor(&q), tensor_mut(&mut out));
+        ice_session_attend(s, &q, N, null(), &out, null_mut(), null_mut(), 0, 0, 1, &mut st[0], e)
     });
+    unsafe { ice_session_free(s) };
     let mut heads = Heads::new();
     let mut d = heads.desc();
-    (d.rows_q, d.rows_kv, d.lse, d.options.mode) = (1, N, null_mut(), ICE_MODE_ACCELERATED);
-    (d.q, d.k, d.v, d.out) = (tensor(&q), tensor(&k), tensor(&v), tensor_mut(&mut out[1]));
+    (d.rows_q, d.rows_kv, d.lse, d.mask.kind) = (N, N, null_mut(), ICE_MASK_CAUSAL);
+    (d.options.mode, d.options.tolerance) = (ICE_MODE_ACCELERATED, TOLERANCE);
+    (d.q, d.k, d.v, d.out) = (tensor(&q), tensor(&k), tensor(&v), tensor_mut(&mut out));
     ok(|e| unsafe { ice_attention(&d, null_mut(), 0, &mut st[1], e) });
-    assert_eq!(out[0], out[1]);
-    for st in st {
-        assert_eq!((st.mode, st.reason, st.rows), (ICE_MODE_ACCELERATED, ICE_REASON_REQUESTED, HEADS_Q as u64));
-        assert!(st.pairs < st.pairs_dense && st.pairs_dense == (HEADS_Q * N) as u64);
-        assert!(st.estimated_mass > 0.0 && st.estimated_mass < 1.0);
+    let pairs = (HEADS_Q * N * (N + 1) / 2) as u64;
+    for st in &st {
+        assert_eq!((st.mode, st.reason, st.rows), (ICE_MODE_ACCELERATED, ICE_REASON_REQUESTED, (HEADS_Q * N) as u64));
+        assert!(st.pairs < st.pairs_dense && st.pairs_dense == pairs, "{} of {}", st.pairs, st.pairs_dense);
+        assert_eq!(st.estimated_mass, 0.0);
+        assert!(st.rows_measured > 0 && st.rows_exact <= st.rows && st.known_pairs > 0);
+        let [mean, p95, worst] = [st.measured_error, st.measured_p95, st.measured_worst];
+        assert!(0.0 < mean && mean < 2.0 * TOLERANCE && p95 <= worst && mean <= worst, "{mean} {p95} {worst}");
     }
-    unsafe { ice_session_free(s) };
+
+    // A program with the struct of before gets nothing beyond its end.
+    let begin = std::mem::offset_of!(ice_attention_stats, rows_measured);
+    let mut old = stats();
+    (old.struct_size, old.rows_measured, old.measured_worst) = (begin as u32, 77, 7.5);
+    ok(|e| unsafe { ice_attention(&d, null_mut(), 0, &mut old, e) });
+    assert_eq!((old.struct_size as usize, old.certified, old.pairs), (begin, 0, st[1].pairs));
+    assert_eq!((old.rows_measured, old.rows_exact, old.known_pairs), (77, 0, 0));
+    assert_eq!((old.measured_error, old.measured_p95, old.measured_worst), (0.0, 0.0, 7.5));
+
+    // Exact attention measures nothing.
+    (d.rows_q, d.options.mode) = (8, ICE_MODE_EXACT);
+    let mut exact = stats();
+    ok(|e| unsafe { ice_attention(&d, null_mut(), 0, &mut exact, e) });
+    assert_eq!((exact.rows_measured, exact.rows_exact, exact.known_pairs), (0, 0, 0));
+    assert!([exact.measured_error, exact.measured_p95, exact.measured_worst].iter().all(|x| x.is_nan()));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #include <iceformer.hpp>
 
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <type_traits>
@@ -168,6 +169,7 @@ static void attention_and_session() {
   auto stats = ice::attention_stats();
   region work(*ice::try_attention_required(d));
   CHECK(ice::try_attention(d, work, &stats) && stats.pairs == HQ * ROWS * (ROWS + 1) / 2);
+  CHECK(stats.rows_measured == 0 && stats.rows_exact == 0 && stats.known_pairs == 0 && std::isnan(stats.measured_error));
   // The first row sees one key: its value.
   for (std::size_t i = 0; i < DIM; i++) CHECK(out[i] == v[i]);
   d.dim_k = 0;

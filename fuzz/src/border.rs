@@ -2,7 +2,6 @@
 //! no way to check them: a call is made for real only when what it describes lies inside the buffers it points to.
 //! Expected: a documented status, never ICE_ERR_INTERNAL; a message that fits; outputs untouched on failure.
 
-use crate::tally::{self, Kind};
 use crate::twin::noise;
 use crate::{Budget, give, take};
 use arbitrary::{Result, Unstructured};
@@ -276,7 +275,6 @@ impl World {
         assert!(have == ICE_OK || self.untouched(), "outputs are written only on success");
         // Verified rows that miss their tolerance are attended again.
         assert!(have != ICE_OK || (status == ICE_OK && stats.pairs <= 2 * stats.pairs_dense));
-        tally::add(Kind::Border, stats.cells_opened, stats.estimated_mass);
         if have == ICE_OK && !d.out.data.is_null() {
             // With just the memory it asks for, the same bits.
             let want = self.out.clone();
@@ -423,7 +421,6 @@ impl World {
                         let status = call(|e| unsafe {
                             ice_session_attend(s, &q, rows, mask, &out, lse, w, 0, ith, nth, &mut stats, e)
                         });
-                        tally::add(Kind::Border, stats.cells_opened, stats.estimated_mass);
                         assert!(status == ICE_OK || self.untouched());
                     }
                 }

@@ -15,8 +15,6 @@ pub(crate) struct Truth {
     pub lse: f64,
     /// What rounding may do to the output.
     pub slack: f64,
-    /// Size of the largest logit that the query and the keys allow, before softcap and bias.
-    pub logit: f64,
     lse_slack: f64,
 }
 
@@ -51,7 +49,6 @@ pub(crate) fn truth(head: &Naive<'_>, biased: bool) -> Vec<Truth> {
             }
         }
         let mut logit = length(&head.q[i * head.dim_k..][..head.dim_k]) * scale * longest;
-        let free = logit;
         if o.softcap > 0.0 {
             logit += 4.0 * f64::from(o.softcap).min(logit);
         }
@@ -63,7 +60,7 @@ pub(crate) fn truth(head: &Naive<'_>, biased: bool) -> Vec<Truth> {
         let steps = keys.min(512) as f64 + keys as f64 / 16.0;
         let slack = TIMES * UNIT * (1.0 + logit / 4.0 + (keys as f64).sqrt() / 32.0 + steps / 32.0);
         let lse_slack = slack + 1e-6 * lse.abs();
-        all.push(Truth { out: out.to_vec(), lse, slack: slack * value, logit: free, lse_slack });
+        all.push(Truth { out: out.to_vec(), lse, slack: slack * value, lse_slack });
     }
     all
 }

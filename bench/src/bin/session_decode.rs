@@ -4,9 +4,8 @@ use clap::Parser;
 use iceformer_bench::heads::{self, Layer};
 use iceformer_bench::place::Place;
 use iceformer_bench::prefill::session;
-use iceformer_core::attention::accelerated::Watch;
+use iceformer_core::attention::clustered::{SEGMENT, Scored, Watch};
 use iceformer_core::attention::{Mode, Session};
-use iceformer_core::cells::SEGMENT;
 use iceformer_core::mem::{Plan, Tensor, TensorMut};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -146,8 +145,9 @@ impl Heavy {
     fn look(&mut self, layer: &Layer, at: usize, [exact, run]: &mut [Run; 2]) -> Outcome<()> {
         let (d, scale) = (layer.dim, 1.0 / (layer.dim as f64).sqrt());
         let mut scored = vec![vec![false; at + 1]; layer.heads_q];
-        run.attend_watched(layer, at, &mut |head, _, ids| {
-            ids.iter().for_each(|&id| scored[head][id as usize] = true);
+        run.attend_watched(layer, at, &mut |head, _, keys| match keys {
+            Scored::All => scored[head].fill(true),
+            Scored::Keys(ids) => ids.iter().for_each(|&id| scored[head][id as usize] = true),
         })?;
         for (head, scored) in scored.iter().enumerate() {
             // The bits of exact attention: this head was attended exactly.

@@ -42,7 +42,7 @@ impl Sparsity {
 /// # Errors
 /// What the sessions answer.
 pub fn probe(model: &Model, kind: &Kind, prompt: &Prompt) -> Result<Sparsity> {
-    let mut tokens = vec![model.tokenizer.bos()];
+    let mut tokens = model.tokenizer.start();
     tokens.extend(model.tokenizer.encode(&prompt.text));
     let (n, shape) = (tokens.len(), model.weights.shape);
     let k = top_k_for(n, 0.005);

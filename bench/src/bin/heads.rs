@@ -1,0 +1,89 @@
+//! Real heads, layer by layer: how fast accelerated attention is against exact attention, what it errs by, and what it says.
+
+use clap::Parser;
+use iceformer_bench::heads;
+use iceformer_bench::suite::{Outcome, Settings, measure};
+use iceformer_core::attention::Mode;
+use iceformer_core::simd::Isa;
+use std::path::PathBuf;
+
+/// Speed, error and measured error of every layer of captured heads.
+#[derive(Parser)]
+struct Cli {
+    /// Captured heads, safetensors [default: the heads bundled with the C examples]
+    files: Vec<PathBuf>,
+    /// Layers, by number [default: all]
+    #[arg(long, value_delimiter = ',')]
+    layers: Vec<usize>,
+    /// First rows of each file
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+    rows: usize,
+    /// Rows whose error is taken, of each layer
+    #[arg(long, default_value_t = 48)]
+    samples: usize,
+    /// Rounds of turns; medians count
+    #[arg(long, default_value_t = 1)]
+    rounds: usize,
+    /// Relative error that is accepted
+    #[arg(long, default_value_t = 0.05)]
+    tolerance: f32,
+    /// Accelerated attention by name, not as the library chooses
+    #[arg(long)]
+    by_name: bool,
+    /// Widest instruction set, such as avx2
+    #[arg(long)]
+    isa: Option<String>,
+}
+
+fn percent(x: f64) -> String {
+    format!("{:.1}", 100.0 * x)
+}
+
+fn line(name: &str, all: &[&Outcome], tolerance: f64) {
+    let seconds = all.iter().fold([0.0, 0.0], |a, o| [a[0] + o.seconds[0], a[1] + o.seconds[1]]);
+    let sum = |f: &dyn Fn(&Outcome) -> f64| all.iter().map(|o| f(o)).sum::<f64>();
+    let n = all.len().max(1) as f64;
+    let worst = |q: f64| all.iter().map(|o| o.quantile(q)).fold(0.0, f64::max);
+    let (heavy, missed) = all.iter().fold((0, 0), |a, o| (a.0 + o.heavy.0, a.1 + o.heavy.1));
+    let rows = sum(&|o| o.stats.rows as f64).max(1.0);
+    println!(
+        "| {name} | {:.2} | {} | {} | {} | {} | {} | {missed} of {heavy} | {} | {} | {} | {} |",
+        seconds[0] / seconds[1],
+        percent(sum(&Outcome::mean) / n),
+        percent(worst(0.99)),
+        percent(worst(1.0)),
+        percent(sum(&|o| o.beyond(3.0 * tolerance)) / n),
+        percent(sum(&Outcome::measured) / n),
+        percent(sum(&|o| o.stats.pairs as f64) / sum(&|o| o.stats.pairs_dense as f64)),
+        percent(sum(&|o| o.stats.known as f64) / sum(&|o| o.stats.pairs_dense as f64)),
+        percent(sum(&|o| o.stats.cells_opened as f64 * 16.0) / sum(&|o| o.stats.pairs_dense as f64)),
+        percent(sum(&|o| o.stats.exact_rows as f64) / rows),
+    );
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let cli = Cli::parse();
+    if let Some(name) = &cli.isa {
+        Isa::limit(Isa::ALL.into_iter().find(|isa| isa.name() == name))?;
+    }
+    let files = if cli.files.is_empty() { vec![heads::bundled()] } else { cli.files };
+    let mode = if cli.by_name { Mode::Accelerated } else { Mode::Auto };
+    let settings = Settings { tolerance: cli.tolerance, mode, samples: cli.samples, rounds: cli.rounds };
+    for file in files {
+        let layers = heads::load(&file, cli.rows)?;
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        println!("\n{name}, {} tokens, tolerance {}, {}\n", layers[0].rows, cli.tolerance, Isa::best().name());
+        println!(
+            "| layer | times faster | error, mean % | p99 % | worst % | rows beyond 3x, % | measured % | heavy keys missed | pairs scored % | known % | opened % | rows exact % |"
+        );
+        println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
+        let mut all = Vec::new();
+        for layer in layers.iter().filter(|l| cli.layers.is_empty() || cli.layers.contains(&l.number)) {
+            let outcome = measure(layer, &settings);
+            line(&outcome.layer.to_string(), &[&outcome], f64::from(cli.tolerance));
+            all.push(outcome);
+        }
+        line("all", &all.iter().collect::<Vec<_>>(), f64::from(cli.tolerance));
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Real heads: what accelerated attention gains on every layer of a capture, what it errs by, and what it says it errs by.
+
+mod truth;
+
+use crate::heads::Layer;
+use iceformer_core::attention::{AttentionOptions, AttentionStats, Mask, Mode, Problem, attention, attention_watched};
+use iceformer_core::mem::{Memory, Tensor, TensorMut};
+use std::time::Instant;
+pub use truth::Truth;
+
+/// Keys so near to a row may be scored exactly without anybody saying so: those of its block and of the segment before.
+const NEAR: usize = 768;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Relative error that is accepted.
+    pub tolerance: f32,
+    /// By name, or as the library chooses.
+    pub mode: Mode,
+    /// Rows whose error is taken, of each layer.
+    pub samples: usize,
+    /// Rounds of turns; medians count.
+    pub rounds: usize,
+}
+
+/// A layer.
+pub struct Outcome {
+    /// Its number in the capture.
+    pub layer: usize,
+    /// Median seconds of exact attention and of accelerated attention.
+    pub seconds: [f64; 2],
+    /// What the last accelerated call says.
+    pub stats: AttentionStats,
+    /// Relative errors of sampled rows, ascending.
+    pub errors: Vec<f64>,
+    /// Heavy keys, and those missed.
+    pub heavy: (usize, usize),
+}
+
+impl Outcome {
+    /// Mean error.
+    pub fn mean(&self) -> f64 {
+        self.errors.iter().sum::<f64>() / self.errors.len().max(1) as f64
+    }
+
+    /// An error that so large a share of the rows keeps.
+    pub fn quantile(&self, q: f64) -> f64 {
+        let last = self.errors.len().saturating_sub(1);
+        self.errors.get((q * last as f64).round() as usize).copied().unwrap_or(0.0)
+    }
+
+    /// Share of rows beyond an error.
+    pub fn beyond(&self, error: f64) -> f64 {
+        self.errors.iter().filter(|&&e| e > error).count() as f64 / self.errors.len().max(1) as f64
+    }
+
+    /// The error that the library has measured; NaN where it measured none.
+    pub fn measured(&self) -> f64 {
+        f64::from(self.stats.measured.mean())
+    }
+}
+
+/// Measures one layer.
+pub fn measure(layer: &Layer, settings: &Settings) -> Outcome {
+    let plain = AttentionOptions { trusted: true, ..AttentionOptions::default() };
+    let exact = AttentionOptions { mode: Mode::Exact, ..plain };
+    let fast = AttentionOptions { mode: settings.mode, tolerance: settings.tolerance, ..plain };
+    let mut out = vec![0.0; layer.q.len()];
+    let mut times = [Vec::new(), Vec::new()];
+    let mut stats = None;
+    for _ in 0..settings.rounds.max(1) {
+        for (options, times) in [exact, fast].into_iter().zip(&mut times) {
+            let start = Instant::now();
+            let said = attention(&problem(layer, options, &mut out), &system()).expect("attention of a layer");
+            times.push(start.elapsed().as_secs_f64());
+            stats = Some(said);
+        }
+    }
+    let truth = Truth::new(layer, settings.samples);
+    let mut errors = truth.errors(layer, &out);
+    errors.sort_by(f64::total_cmp);
+    let mut looked = truth.looked(layer);
+    let mut watch = |head: usize, row: usize, scored: iceformer_core::attention::clustered::Scored<'_>| {
+        truth.note(&mut looked, head, row, scored);
+    };
+    let named = Mode::Exact != stats.map_or(Mode::Exact, |s| s.mode);
+    if named {
+        attention_watched(&problem(layer, fast, &mut out), &mut watch, &system()).expect("attention of a layer");
+    }
+    let heavy = if named { truth.missed(&looked, if layer.causal { NEAR } else { 0 }) } else { (0, 0) };
+    let seconds = times.map(|mut t| {
+        t.sort_by(f64::total_cmp);
+        t[t.len() / 2]
+    });
+    let stats = stats.unwrap_or_else(|| unreachable!("at least one round"));
+    Outcome { layer: layer.number, seconds, stats, errors, heavy }
+}
+
+fn system() -> Memory {
+    Memory::system(0).expect("memory without a limit")
+}
+
+fn problem<'a>(layer: &'a Layer, options: AttentionOptions, out: &'a mut [f32]) -> Problem<'a> {
+    let (n, d) = (layer.rows, layer.dim);
+    let tensor = |x: &'a [f32], heads| Tensor::new(x, [1, heads, n, d]).expect("a layer's tensor");
+    let (q, k, v) =
+        (tensor(&layer.q, layer.heads_q), tensor(&layer.k, layer.heads_kv), tensor(&layer.v, layer.heads_kv));
+    let out = TensorMut::new(out, [1, layer.heads_q, n, d]).expect("room for the output");
+    let mask = if layer.causal { Mask::Causal { q_pos0: 0 } } else { Mask::None };
+    Problem { q, k, v, out, lse: None, bounds: None, mask, options }
+}
