@@ -1,7 +1,9 @@
 //! Kernels of accelerated attention beside their definition, on every instruction set of the machine.
 
 use super::Isa;
-use super::clustered::{AddMeans, CELL, OpenCells, OpenRoom, ScoreEntries, Screen, Spread};
+use super::clustered::{
+    AddMeans, CELL, EstimateEntries, MarkEntries, OpenCells, OpenRoom, ScoreEntries, Screen, Spread, WeighEntries,
+};
 use super::gather::{BLOCK, Gather, Gram, Less, Matrix, ScoresAt, SumRows};
 use super::online::State;
 use super::tile::{KEYS, PANEL};
@@ -177,6 +179,7 @@ fn cells_open_where_they_may_matter() {
             let (scores, given) =
                 (noise(n * PANEL, 8), noise(n * PANEL, 9).iter().map(|x| x + 1.0).collect::<Vec<_>>());
             let radius: Vec<f32> = noise(n, 10).iter().map(|x| x + 1.0).collect();
+            let wider: Vec<f32> = radius.iter().zip(noise(n, 27)).map(|(r, x)| r * (1.0 + x.max(0.0))).collect();
             let (mut spread, mut threshold, mut sum) = ([0.0; PANEL], [f32::INFINITY; PANEL], [3.0; PANEL]);
             spread.copy_from_slice(&noise(PANEL, 11).iter().map(|x| 3.0 * (x + 1.0)).collect::<Vec<_>>());
             threshold[..lanes].copy_from_slice(&noise(lanes, 12).iter().map(|x| 4.0 * x + 2.0).collect::<Vec<_>>());
@@ -190,6 +193,7 @@ fn cells_open_where_they_may_matter() {
                 scores: &scores,
                 weights: &mut weights,
                 radius: &radius,
+                reach: &wider,
                 spread: &spread,
                 sigma,
                 unit,
@@ -202,7 +206,7 @@ fn cells_open_where_they_may_matter() {
                 for e in 0..n {
                     let (at, what) = (e * PANEL + lane, format!("{} {lanes}: entry {e}, lane {lane}", isa.name()));
                     let deviation = f64::from(spread[lane]) * f64::from(radius[e]);
-                    let reach = f64::from(scores[at]) + f64::from(sigma) * deviation;
+                    let reach = f64::from(scores[at]) + f64::from(sigma) * f64::from(spread[lane]) * f64::from(wider[e]);
                     let opens = opened[e] >> lane & 1 != 0;
                     // Where a limit is met to the last digits either answer is right.
                     if (reach - f64::from(threshold[lane])).abs() > 1e-4 {
@@ -343,6 +347,110 @@ fn opened_cells_are_attended_exactly() {
                     assert_eq!(pairs, want_pairs, "{}", isa.name());
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn entries_of_one_row_are_weighed() {
+    let factor = 1.3;
+    for isa in isas() {
+        for n in [CELL, 3 * CELL] {
+            let (products, mut shift) = (noise(n, 21), noise(n, 22));
+            shift[4] = f32::NEG_INFINITY;
+            for logits in [None, Some((0.7, 0.0)), Some((0.7, 1.5))] {
+                // A row that has seen nothing, one whose reference stays, and one whose reference rises.
+                for (max, sum) in [(f32::NEG_INFINITY, 0.0f32), (50.0, 1.0), (-2.0, 3.0)] {
+                    let (mut scores, mut weights) = (products.clone(), vec![f32::NAN; n]);
+                    let (mut max_out, mut sum_out) = (max, sum);
+                    let alpha = isa.run(WeighEntries {
+                        scores: &mut scores,
+                        shift: &shift,
+                        logits,
+                        factor,
+                        weights: &mut weights,
+                        max: &mut max_out,
+                        sum: &mut sum_out,
+                    });
+                    let live = (0..n).filter(|&e| e != 4);
+                    let logit = |e: usize| capped(f64::from(products[e]), logits);
+                    let top = live.clone().map(logit).fold(f64::from(max), f64::max);
+                    let power = |x: f64| (x * f64::from(factor)).exp2();
+                    let what = format!("{}, {n} entries, {logits:?}, {max}", isa.name());
+                    close(max_out, top, 1.0, &what);
+                    let kept = if max == f32::NEG_INFINITY { 0.0 } else { power(f64::from(max) - top) };
+                    if sum > 0.0 {
+                        close(alpha, kept, 1.0, &what);
+                    }
+                    let mut want = f64::from(sum) * kept;
+                    for e in live {
+                        let weight = power(logit(e) + f64::from(shift[e]) - top);
+                        close(scores[e], logit(e), 1.0, &what);
+                        close(weights[e], weight, 2.0, &what);
+                        want += weight;
+                    }
+                    assert!(scores[4] == f32::NEG_INFINITY && weights[4] == 0.0, "{what}");
+                    close(sum_out, want, want.max(1.0), &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn one_row_opens_what_may_matter() {
+    for isa in isas() {
+        for n in [CELL, 3 * CELL] {
+            let scores = noise(n, 23);
+            let radius: Vec<f32> = noise(n, 24).iter().map(|x| x.abs()).collect();
+            for (spread, threshold) in [(0.3, 0.8), (0.0, 0.0), (f32::INFINITY, 0.5), (0.3, f32::INFINITY)] {
+                let mut opened = vec![0; n];
+                opened[5] = 1;
+                isa.run(MarkEntries {
+                    scores: &scores,
+                    reach: &radius,
+                    spread,
+                    sigma: 3.0,
+                    threshold,
+                    opened: &mut opened,
+                });
+                for e in 0..n {
+                    let reach = f64::from(scores[e]) + 3.0 * f64::from(spread) * f64::from(radius[e]);
+                    // What another row has marked stays; what is as near as rounding may go either way.
+                    let near = (reach - f64::from(threshold)).abs() < 1e-5;
+                    assert!(near || opened[e] == u8::from(e == 5 || reach > f64::from(threshold)), "{}", isa.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn estimates_of_one_row_widen_with_the_radius() {
+    for isa in isas() {
+        for n in [CELL, 3 * CELL] {
+            let from: Vec<f32> = noise(n, 25).iter().map(|x| x.abs()).collect();
+            let radius: Vec<f32> = noise(n, 26).iter().map(|x| x.abs()).collect();
+            let closed: Vec<f32> = (0..n).map(|e| f32::from(u8::from(e % 3 != 0))).collect();
+            for deviation in [0.0, 0.7, 1.5] {
+                let mut weights = from.clone();
+                let sum = isa.run(EstimateEntries { weights: &mut weights, radius: &radius, deviation, closed: &closed });
+                let mut want = 0.0;
+                for e in 0..n {
+                    let cosh = f64::from(radius[e] * deviation).cosh();
+                    let weight = f64::from(from[e]) * f64::from(closed[e]) * cosh;
+                    close(weights[e], weight, 20.0, isa.name());
+                    want += weight;
+                }
+                close(sum, want, 20.0 * want, isa.name());
+            }
+            // Beyond the widest deviation an estimate grows no more.
+            let estimates = [1e3, 1e6].map(|deviation| {
+                let (mut weights, radius) = (from.clone(), vec![1.0; n]);
+                isa.run(EstimateEntries { weights: &mut weights, radius: &radius, deviation, closed: &closed });
+                weights
+            });
+            assert_eq!(estimates[0], estimates[1], "{}", isa.name());
         }
     }
 }

@@ -10,7 +10,7 @@ use super::engine::{Block, Scored, Watch};
 use super::estimate::Softmax;
 use super::front::Front;
 use super::memo::Memo;
-use super::policy::{CELL, CELLS, CHECK_EVERY, CUT, KNOWN, LIFE, PAYS, REST, SEGMENT, SIGMA};
+use super::policy::{CELL, CELLS, CHECK_EVERY, CUT, GATHERED, KNOWN, LIFE, PAYS, REST, SEGMENT, SIGMA};
 use super::tree::Tree;
 use crate::error::{Result, reserved};
 use crate::mem::{Buf, Maker, Memory, Plan, Rows};
@@ -177,9 +177,6 @@ impl Clusters {
         heavy.for_each(|key| self.memo.heavy(key, CUT));
     }
 }
-
-/// Keys of opened cells that are gathered at once.
-const GATHERED: usize = 512;
 
 /// Work memory of few rows.
 pub struct FewWork {
@@ -431,7 +428,7 @@ impl Block<'_> {
             let threshold = max[r] + libm::log2f(sum[r] * of.needle) / of.softmax.factor;
             isa.run(MarkEntries {
                 scores,
-                radius: front.radius(),
+                reach: front.reach(),
                 spread,
                 sigma: SIGMA,
                 threshold,

@@ -4,11 +4,8 @@
 //! head has grown. So what a row gets depends on what was attended before the last append, never on when or on which thread.
 
 use super::control::Control;
-use super::policy::NEEDLES;
+use super::policy::{NEEDLES, PLACES};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
-/// Heavy keys between two appends: of those that share a place the heaviest is kept.
-const PLACES: usize = 512;
 
 /// Bits of a place that hold the key; weight is above.
 const KEY: u32 = 24;

@@ -27,6 +27,9 @@ pub(super) const CHECKING: usize = 2;
 /// A key that weighs so much in a sampled row is known.
 pub(super) const CUT: f32 = 0.0015;
 
+/// Notes of heavy keys of a block's sampled rows before those of less weight are left out.
+pub(super) const NOTED: usize = 8192;
+
 /// Known keys of a block at most.
 pub(super) const KNOWN: usize = 1024;
 
@@ -36,11 +39,18 @@ pub(super) const FIRST: usize = 16;
 /// Deviations of a logit up to which a cell's heaviest key is looked for.
 pub(super) const SIGMA: f32 = 3.0;
 
+/// Times the mean distance of a cell's keys beyond which the screen reaches farther for the cell's farthest key. Of 16 keys in 64
+/// dimensions the farthest lies 1.2 to 1.5 times as far out as the mean; one alone among equals lies 4 times as far.
+pub(super) const LONE: f32 = 1.5;
+
 /// Weights of a key that cells are opened for, from loose to tight.
 pub(super) const NEEDLES: [f32; 6] = [0.03, 0.015, 0.0075, 0.0037, 0.0018, 0.0009];
 
 /// Share of the tolerance that the error measured on sampled rows is to keep: it is a root of a mean square, and of few rows.
 pub(super) const KEEP: f32 = 0.8;
+
+/// Share of that error below which thresholds become looser: a step is a factor of about 1.4 in the error.
+pub(super) const RELAX: f32 = 0.6;
 
 /// Weight of a block's measured errors against those of the block after.
 pub(super) const MEMORY: f32 = 0.75;
@@ -60,11 +70,15 @@ pub(super) const LIFE: usize = 512;
 /// Tokens after which a session's few rows are attended exactly, too, to measure their error.
 pub(super) const CHECK_EVERY: usize = 128;
 
+/// Heavy keys that a session's few rows find between two appends: of those that share a place the heaviest is kept.
+pub(super) const PLACES: usize = 512;
+
+/// Keys of opened cells that are gathered at once for few rows.
+pub(super) const GATHERED: usize = 512;
+
 /// Tokens for which a session's few rows are attended exactly after no threshold kept the tolerance.
 pub(super) const REST: usize = 256;
 
-/// Share of that error below which thresholds become looser: a step is a factor of about 1.4 in the error.
-pub(super) const RELAX: f32 = 0.6;
 
 /// Times the median length of a segment's keys or values from which on a key stays out of the cells: its cell's mean would speak for
 /// nobody. It is known.

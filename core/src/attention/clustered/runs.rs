@@ -53,31 +53,12 @@ impl Heads<'_> {
             // The last runs of a causal head are the longest: hand them out first.
             let (of, run) = (piece / runs, runs - 1 - piece % runs);
             let (batch, head) = (of / self.heads_kv, of % self.heads_kv);
-            let (keys, values, tree) = (self.kv)(batch, head);
             let mut control = (self.before)(head);
             // What is noted after a run is of its own blocks, whoever took the one before.
             work.forget();
             for block in run * RUN..((run + 1) * RUN).min(blocks) {
                 let begin = block * step;
-                let block = Block {
-                    q: &self.q,
-                    out: self.out,
-                    lse: self.lse,
-                    keys,
-                    values,
-                    tree,
-                    masking: self.masking,
-                    scale: self.scale,
-                    softcap: self.softcap,
-                    tolerance: self.tolerance,
-                    auto: self.auto,
-                    isa: self.isa,
-                    batch,
-                    first: head * group,
-                    group,
-                    begin,
-                    n: (rows - begin).min(step),
-                };
+                let block = self.block(batch, head, begin, (rows - begin).min(step));
                 block.attend(&mut control, work, stats, watch);
             }
             if run + 1 == runs {
@@ -88,6 +69,31 @@ impl Heads<'_> {
 }
 
 impl<'a> Heads<'a> {
+    /// `n` rows from `begin` on of all heads of a batch that share KV head `head`.
+    fn block(&self, batch: usize, head: usize, begin: usize, n: usize) -> Block<'_> {
+        let (keys, values, tree) = (self.kv)(batch, head);
+        let group = self.q.shape()[1] / self.heads_kv;
+        Block {
+            q: &self.q,
+            out: self.out,
+            lse: self.lse,
+            keys,
+            values,
+            tree,
+            masking: self.masking,
+            scale: self.scale,
+            softcap: self.softcap,
+            tolerance: self.tolerance,
+            auto: self.auto,
+            isa: self.isa,
+            batch,
+            first: head * group,
+            group,
+            begin,
+            n,
+        }
+    }
+
     /// Part `ith` of `nth` of few rows of a session, by what it keeps of every KV head.
     pub(crate) fn run_few(
         &self,
@@ -98,29 +104,9 @@ impl<'a> Heads<'a> {
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
     ) {
-        let [_, heads_q, rows, _] = self.q.shape();
-        let group = heads_q / self.heads_kv;
+        let rows = self.q.shape()[2];
         for head in (ith..self.heads_kv).step_by(nth) {
-            let (keys, values, tree) = (self.kv)(0, head);
-            let block = Block {
-                q: &self.q,
-                out: self.out,
-                lse: self.lse,
-                keys,
-                values,
-                tree,
-                masking: self.masking,
-                scale: self.scale,
-                softcap: self.softcap,
-                tolerance: self.tolerance,
-                auto: self.auto,
-                isa: self.isa,
-                batch: 0,
-                first: head * group,
-                group,
-                begin: 0,
-                n: rows,
-            };
+            let block = self.block(0, head, 0, rows);
             block.attend_few(clusters(head), work, stats, watch);
         }
     }

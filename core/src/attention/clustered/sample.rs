@@ -1,15 +1,12 @@
 //! Sampled rows: attended exactly, they say which keys are heavy for their neighbours, and what an approximation errs by.
 
-use super::policy::{CHECKING, CUT, KNOWING};
+use super::policy::{CHECKING, CUT, KNOWING, NOTED};
 use crate::error::Result;
 use crate::math::hash;
 use crate::mem::{Buf, Memory, Plan};
 
 /// Rows of a block that are sampled.
 pub(super) const SAMPLED: usize = KNOWING + CHECKING;
-
-/// Heavy keys that are noted before those of less weight are left out.
-const NOTED: usize = 8192;
 
 /// Sampled rows of a block of `n` rows, ascending: those that find keys, then those that measure. The latter lie anywhere in
 /// `CHECKING` stretches, which `seed` decides.
