@@ -1,4 +1,5 @@
 /* An index that lives in a static array, and one whose memory comes from the program's own allocator. */
+#include "common/aligned.h"
 #include "common/random.h"
 
 #include <iceformer.h>
@@ -79,9 +80,7 @@ typedef struct counter {
 static void *counted_alloc(void *user, size_t size, size_t align) {
   counter *c = user;
   if (c->bytes + size > c->limit) return NULL;
-  /* aligned_alloc wants at least a pointer's alignment and a multiple of it. */
-  if (align < sizeof(void *)) align = sizeof(void *);
-  void *p = aligned_alloc(align, (size + align - 1) / align * align);
+  void *p = aligned_new(size, align);
   if (p == NULL) return NULL;
   c->blocks++;
   c->calls++;
@@ -95,7 +94,7 @@ static void counted_free(void *user, void *ptr, size_t size, size_t align) {
   (void)align;
   c->blocks--;
   c->bytes -= size;
-  free(ptr);
+  aligned_delete(ptr);
 }
 
 /* Returns the status of the first call that fails. */

@@ -2,6 +2,7 @@
  * them, [token, head, dim], which strides describe without a copy.
  *
  * decode_loop accelerated [TOLERANCE] estimates what matters little instead of scoring every key. */
+#include "common/aligned.h"
 #include "common/random.h"
 
 #include <iceformer.h>
@@ -61,9 +62,9 @@ static int step(ice_session *s, size_t token, size_t n) {
   if (status != ICE_OK) return failed("commit", ice_status_message(status));
   if (ice_session_work_required(s, n, 1, &bytes, &align)) return failed("work memory", "size unknown");
   if (bytes > work_bytes) {
-    free(work);
-    work_bytes = (bytes + align - 1) / align * align;
-    work = aligned_alloc(align, work_bytes);
+    aligned_delete(work);
+    work_bytes = bytes;
+    work = aligned_new(work_bytes, align);
     if (work == NULL) return failed("work memory", "none left");
   }
   /* No mask: each row sees everything up to itself. */
@@ -175,7 +176,7 @@ int main(int argc, char **argv) {
   if (ice_session_new(&o, &s, &e)) return failed("new", e.message);
   int result = run(s);
   ice_session_free(s);
-  free(work);
+  aligned_delete(work);
   if (result == EXIT_SUCCESS) puts("decode_loop: ok");
   return result;
 }

@@ -6,6 +6,7 @@
  *   soak steps N TOKENS      N decode steps at TOKENS tokens: the spread of their times
  */
 #define _POSIX_C_SOURCE 200809L
+#include "common/aligned.h"
 #include "common/clock.h"
 #include "common/random.h"
 
@@ -39,8 +40,8 @@ typedef struct counter {
 
 static void *take(void *user, size_t size, size_t align) {
   counter *c = user;
-  void *p = NULL;
-  if (posix_memalign(&p, align < sizeof(void *) ? sizeof(void *) : align, size) != 0) return NULL;
+  void *p = aligned_new(size, align);
+  if (p == NULL) return NULL;
   pthread_mutex_lock(&c->lock);
   c->blocks++;
   c->bytes += size;
@@ -51,7 +52,7 @@ static void *take(void *user, size_t size, size_t align) {
 static void give(void *user, void *ptr, size_t size, size_t align) {
   counter *c = user;
   (void)align;
-  free(ptr);
+  aligned_delete(ptr);
   pthread_mutex_lock(&c->lock);
   c->blocks--;
   c->bytes -= size;
@@ -63,12 +64,16 @@ static const ice_allocator hooks = {sizeof hooks, &count, take, give};
 
 /* KiB of memory the process holds; 0 where the system does not say. */
 static long resident(void) {
+#ifdef _WIN32
+  return 0;
+#else
   long pages = 0;
   FILE *f = fopen("/proc/self/statm", "r");
   if (f == NULL) return 0;
   if (fscanf(f, "%*s %ld", &pages) != 1) pages = 0;
   fclose(f);
   return pages * (sysconf(_SC_PAGESIZE) / 1024);
+#endif
 }
 
 /* ---- The model: keys and values of all tokens, [head, token, dim]. ---- */
@@ -164,9 +169,9 @@ static int attend_with(const ice_session *s, size_t rows, uint32_t nth, float *t
   job jobs[THREADS];
   if (ice_session_work_required(s, rows, nth, &bytes, &align)) return failed("work", "size unknown");
   if (bytes > have) {
-    free(work);
+    aligned_delete(work);
     have = bytes;
-    work = aligned_alloc(align, (have + align - 1) / align * align);
+    work = aligned_new(have, align);
     if (work == NULL) return failed("work", "no memory");
   }
   for (uint32_t i = 0; i < nth; i++) {
@@ -429,7 +434,7 @@ static int steps(size_t n, size_t length) {
   const ice_tensor_mut to = {out, ICE_F32, 0, 0, 0};
   if (ice_session_append(s, &t, &t, length, 0, 1, &e) || ice_session_commit(s)) return failed("append", e.message);
   if (ice_session_work_required(s, 1, 1, &bytes, &align)) return failed("work", "size unknown");
-  void *work = aligned_alloc(align, bytes);
+  void *work = aligned_new(bytes, align);
   if (work == NULL) return failed("work", "no memory");
   for (size_t i = 0; i < n; i++) {
     random_fill(q, HEADS_Q * DIM, i);
@@ -450,7 +455,7 @@ static int steps(size_t n, size_t length) {
   ice_session_free(s);
   free(times);
   free(idles);
-  free(work);
+  aligned_delete(work);
   free(k);
   return EXIT_SUCCESS;
 }

@@ -132,7 +132,7 @@ def attention(q, k, v, causal=False, mode="auto", tolerance=0.0, top_k=0, scale=
             raise ValueError("causal: more rows than keys")
         d.mask.kind, d.mask.q_pos0 = MASK_CAUSAL, d.rows_kv - d.rows_q
     _options(d.options, mode, tolerance, top_k, scale, threads)
-    stats = _made(structs.Stats, "ice_attention_stats_init")
+    stats = _made(structs.Stats, "ice_attention_stats_init_sized", c.sizeof(structs.Stats))
     _call("ice_attention", c.byref(d), None, 0, c.byref(stats))
     return out, stats
 

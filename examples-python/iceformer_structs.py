@@ -169,11 +169,15 @@ INIT = {
     "ice_query_options_init": QueryOptions,
     "ice_index_options_init": IndexOptions,
     "ice_attention_desc_init": AttentionDesc,
-    "ice_attention_stats_init": Stats,
+    "ice_attention_stats_init_sized": Stats,
     "ice_session_options_init": SessionOptions,
 }
 # Those whose init function takes a number beside the struct.
-NUMBERED = ("ice_query_options_init", "ice_index_options_init")
+NUMBERED = {
+    "ice_query_options_init": c.c_uint32,
+    "ice_index_options_init": c.c_uint32,
+    "ice_attention_stats_init_sized": c.c_size_t,
+}
 
 
 def load(path):
@@ -181,10 +185,10 @@ def load(path):
     lib = c.CDLL(str(path))
     for name, struct in INIT.items():
         init = getattr(lib, name)
-        init.argtypes, init.restype = [c.c_void_p] + [c.c_uint32] * (name in NUMBERED), None
-        # Init functions write the size the library knows, here with room to spare.
+        init.argtypes, init.restype = [c.c_void_p] + [NUMBERED[k] for k in NUMBERED if k == name], None
+        # Init functions write the size the library knows, here with room to spare: as much as the number given, where that is a size.
         room = c.create_string_buffer(c.sizeof(struct) + 4096)
-        init(c.byref(room), *([1] if name in NUMBERED else []))
+        init(c.byref(room), *([4096] if name in NUMBERED else []))
         known = struct.from_buffer(room).struct_size
         if known != c.sizeof(struct):
             raise ImportError(f"{name}: the library has {known} bytes, this module {c.sizeof(struct)}")

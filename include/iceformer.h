@@ -27,10 +27,10 @@
 #include <stdint.h>
 
 #define ICE_VERSION_MAJOR 0
-#define ICE_VERSION_MINOR 1
+#define ICE_VERSION_MINOR 2
 #define ICE_VERSION_PATCH 0
 #define ICE_VERSION_NUMBER (ICE_VERSION_MAJOR * 10000 + ICE_VERSION_MINOR * 100 + ICE_VERSION_PATCH)
-#define ICE_VERSION_STRING "0.1.0"
+#define ICE_VERSION_STRING "0.2.0"
 /* Changes when a program built against an older header can no longer run with the library. */
 #define ICE_ABI_VERSION 1
 
@@ -1098,13 +1098,25 @@ void ice_attention_options_init(ice_attention_options *options);
 /// `desc` is NULL or writable for an ice_attention_desc.
 void ice_attention_desc_init(ice_attention_desc *desc);
 
-/// Prepares statistics: size set, everything else 0. NULL does nothing.
+/// Prepares statistics: size set, everything else 0. NULL does nothing. In C and C++ a macro of this name, at the end of the
+/// header, prepares the whole struct that the program was built with; the function itself prepares the struct of version 0.1,
+/// up to `certified`, for programs built then.
 ///
 /// Threads: any. Allocates: never. Since 0.1.
 ///
 /// # Safety
-/// `stats` is NULL or writable for an ice_attention_stats.
+/// `stats` is NULL or writable for an ice_attention_stats of version 0.1.
 void ice_attention_stats_init(ice_attention_stats *stats);
+
+/// Prepares statistics of a given size: size set, everything else 0. NULL does nothing.
+///
+/// @param struct_size  bytes of `stats`: sizeof (ice_attention_stats). The size set is what the library knows of them: less
+///                     where the program was built with a newer header. 0 where it is less than in any version.
+/// Threads: any. Allocates: never. Since 0.2.
+///
+/// # Safety
+/// `stats` is NULL or writable for `struct_size` bytes.
+void ice_attention_stats_init_sized(ice_attention_stats *stats, size_t struct_size);
 
 /// Computes attention for all heads of a description.
 ///
@@ -1411,3 +1423,6 @@ ice_status ice_session_load_in(void *mem, size_t bytes, const void *buf, size_t 
 #endif  // __cplusplus
 
 #endif  /* ICEFORMER_H */
+/* Structs that have grown since an ABI version began: their init function of then prepares what they were; programs built
+ * with this header prepare all of theirs. */
+#define ice_attention_stats_init(stats) ice_attention_stats_init_sized((stats), sizeof(ice_attention_stats))

@@ -104,39 +104,56 @@ pub unsafe extern "C" fn ice_attention_desc_init(desc: *mut ice_attention_desc) 
     unsafe { cast::init(desc, value) };
 }
 
-/// Prepares statistics: size set, everything else 0. NULL does nothing.
+const NO_STATS: ice_attention_stats = ice_attention_stats {
+    struct_size: 0,
+    mode: ICE_MODE_AUTO,
+    reason: ICE_REASON_REQUESTED,
+    estimated_mass: 0.0,
+    certified_error: 0.0,
+    score_error: 0.0,
+    pairs: 0,
+    pairs_dense: 0,
+    cells_opened: 0,
+    build_seconds: 0.0,
+    attend_seconds: 0.0,
+    rows: 0,
+    certified_mean: 0.0,
+    certificates: 0,
+    certified: 0,
+    rows_measured: 0,
+    rows_exact: 0,
+    known_pairs: 0,
+    measured_error: 0.0,
+    measured_p95: 0.0,
+    measured_worst: 0.0,
+};
+
+/// Prepares statistics: size set, everything else 0. NULL does nothing. In C and C++ a macro of this name, at the end of the
+/// header, prepares the whole struct that the program was built with; the function itself prepares the struct of version 0.1,
+/// up to `certified`, for programs built then.
 ///
 /// Threads: any. Allocates: never. Since 0.1.
 ///
 /// # Safety
-/// `stats` is NULL or writable for an ice_attention_stats.
+/// `stats` is NULL or writable for an ice_attention_stats of version 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ice_attention_stats_init(stats: *mut ice_attention_stats) {
-    let value = ice_attention_stats {
-        struct_size: size_of::<ice_attention_stats>() as u32,
-        mode: ICE_MODE_AUTO,
-        reason: ICE_REASON_REQUESTED,
-        estimated_mass: 0.0,
-        certified_error: 0.0,
-        score_error: 0.0,
-        pairs: 0,
-        pairs_dense: 0,
-        cells_opened: 0,
-        build_seconds: 0.0,
-        attend_seconds: 0.0,
-        rows: 0,
-        certified_mean: 0.0,
-        certificates: 0,
-        certified: 0,
-        rows_measured: 0,
-        rows_exact: 0,
-        known_pairs: 0,
-        measured_error: 0.0,
-        measured_p95: 0.0,
-        measured_worst: 0.0,
-    };
     // SAFETY: passed on.
-    unsafe { cast::init(stats, value) };
+    unsafe { cast::init_sized(stats, <ice_attention_stats as cast::SizedStruct>::MIN, NO_STATS) };
+}
+
+/// Prepares statistics of a given size: size set, everything else 0. NULL does nothing.
+///
+/// @param struct_size  bytes of `stats`: sizeof (ice_attention_stats). The size set is what the library knows of them: less
+///                     where the program was built with a newer header. 0 where it is less than in any version.
+/// Threads: any. Allocates: never. Since 0.2.
+///
+/// # Safety
+/// `stats` is NULL or writable for `struct_size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_attention_stats_init_sized(stats: *mut ice_attention_stats, struct_size: usize) {
+    // SAFETY: passed on.
+    unsafe { cast::init_sized(stats, struct_size, NO_STATS) };
 }
 
 /// Which tensors of a description a function touches; the others may be NULL.

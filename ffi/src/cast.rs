@@ -213,6 +213,24 @@ pub(crate) unsafe fn init<T>(p: *mut T, value: T) {
     }
 }
 
+/// Initialises a struct that has grown, of which the caller has `size` bytes: as much as both sides know, with that as its
+/// `struct_size`. One shorter than any version gets a size of 0, which later calls refuse.
+///
+/// # Safety
+/// If not NULL, `p` is writable for `size` bytes.
+pub(crate) unsafe fn init_sized<T: SizedStruct>(p: *mut T, size: usize, value: T) {
+    let Ok(p) = output(p, "") else { return };
+    let known = size.min(size_of::<T>()) / align_of::<T>() * align_of::<T>();
+    let (written, struct_size) = if known < T::MIN { (0, 0) } else { (known, known as u32) };
+    if size >= size_of::<u32>() {
+        // SAFETY: not NULL, aligned, `written` and a u32 are at most `size`, which is vouched for; the size is the first field.
+        unsafe {
+            core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), p.as_ptr().cast::<u8>(), written);
+            p.cast::<u32>().write(struct_size);
+        }
+    }
+}
+
 /// The choice an enumerator stands for.
 pub(crate) fn choice<T: Copy>(value: i32, field: &'static str, choices: &[T]) -> Result<T> {
     usize::try_from(value)

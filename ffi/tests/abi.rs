@@ -211,7 +211,34 @@ fn init_functions_fill_in_their_size() {
         ice_mask: ice_mask_init(),
         ice_attention_options: ice_attention_options_init(),
         ice_attention_desc: ice_attention_desc_init(),
-        ice_attention_stats: ice_attention_stats_init(),
+        ice_attention_stats: ice_attention_stats_init_sized(size_of::<ice_attention_stats>()),
         ice_session_options: ice_session_options_init(),
     }
+}
+
+/// What `init` writes over bytes of 0xaa, as (struct_size, bytes changed at the front).
+fn written(init: impl Fn(*mut ice_attention_stats)) -> (u32, usize) {
+    let mut room = [0xaa_aa_aa_aa_aa_aa_aa_aa_u64; 64];
+    init(room.as_mut_ptr().cast());
+    let bytes: Vec<u8> = room.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let size = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    (size, bytes.iter().rposition(|&b| b != 0xaa).map_or(0, |i| i + 1))
+}
+
+#[test]
+fn init_functions_keep_within_the_struct_of_their_callers() {
+    // A program of version 0.1 has the struct up to `certified`: nothing beyond is touched.
+    let first = offset_of!(ice_attention_stats, rows_measured);
+    // SAFETY: more room than any version of the struct takes.
+    assert_eq!(written(|p| unsafe { ice_attention_stats_init(p) }), (first as u32, first));
+    let sized = |n: usize| written(|p| unsafe { ice_attention_stats_init_sized(p, n) });
+    let known = size_of::<ice_attention_stats>();
+    for n in (first..=known).step_by(8) {
+        assert_eq!(sized(n), (n as u32, n));
+    }
+    // A newer header's struct: as much as is known. Half a field, or less than in any version: none of it.
+    assert_eq!(sized(known + 40), (known as u32, known));
+    assert_eq!(sized(first + 4), (first as u32, first));
+    assert_eq!(sized(first - 8), (0, 4));
+    assert_eq!(sized(3), (0xaa_aa_aa_aa, 0));
 }

@@ -103,6 +103,8 @@ fn init_free_and_counts() {
         ice_attention_options_init(null_mut());
         ice_attention_desc_init(null_mut());
         ice_attention_stats_init(null_mut());
+        ice_attention_stats_init_sized(null_mut(), 0);
+        ice_attention_stats_init_sized(null_mut(), size_of::<ice_attention_stats>());
         ice_session_options_init(null_mut());
         ice_index_free(null_mut());
         ice_scratch_free(null_mut());

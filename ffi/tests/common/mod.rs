@@ -90,7 +90,7 @@ pub fn mask() -> ice_mask {
 }
 
 pub fn stats() -> ice_attention_stats {
-    made(|p| unsafe { ice_attention_stats_init(p) })
+    made(|p| unsafe { ice_attention_stats_init_sized(p, size_of::<ice_attention_stats>()) })
 }
 
 pub fn memory() -> ice_memory {
