@@ -1,0 +1,1 @@
+../../include/iceformer.h
