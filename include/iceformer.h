@@ -237,8 +237,7 @@ typedef struct {
     const uint8_t *keys;
     /// KEYS: elements of `keys`.
     size_t keys_len;
-    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Read as a whole: one that is
-    /// a causal, prefix or padding mask is taken as that, else attention is exact.
+    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Attention is exact then.
     ice_tensor bias;
     /// ADDITIVE: heads of `bias`: 0 or 1 = shared by all query heads.
     uint32_t bias_heads;
@@ -258,8 +257,8 @@ typedef struct {
     /// Mode.
     ice_mode mode;
     /// Relative output error aimed at in accelerated and auto mode, in [0, 1]; 0 = 0.05. Smaller opens more cells. It is
-    /// no bound. Of a call it is that of all heads of a sequence side by side, of which those with short outputs may err by up to
-    /// three times as much; of a session, of the heads that share keys and values.
+    /// no bound: measured on sampled rows, query heads that share keys and values side by side as one row. Below 0.001
+    /// attention is exact.
     float tolerance;
     /// Keys retrieved per row in top-k mode; 0 = ice_top_k_for(rows_kv, 0.005).
     uint32_t top_k;
@@ -302,7 +301,7 @@ typedef struct {
     ice_mode mode;
     /// Why.
     ice_reason reason;
-    /// 0. It is kept for the layout of this struct: see `measured_error`.
+    /// Deprecated: always 0, kept for the layout of this struct. See `measured_error`.
     float estimated_mass;
     /// Worst certified error of a row, relative to its output; INFINITY: nothing is certified; NaN: none was asked for.
     float certified_error;
@@ -410,7 +409,7 @@ typedef struct {
     /// Tokens there is room for; all memory is taken at creation.
     size_t capacity;
     /// Below this many tokens attention is exact whatever the mode; 0 = no such limit, in auto mode 2048 and,
-    /// for up to 4 rows at a time, 4096.
+    /// for up to 12 rows at a time, 4096.
     size_t dense_below;
     /// Most bytes the object may use; 0 = no limit.
     size_t memory_limit;
@@ -524,8 +523,7 @@ typedef struct {
 /// Key j is padding where keys[j] is 0.
 #define ICE_MASK_KEYS 3
 
-/// A bias is added to every logit; -inf excludes. One that is a causal, prefix or padding mask in another form is taken as
-/// that; under any other, attention is exact whatever the mode.
+/// A bias is added to every logit; -inf excludes. Attention is exact then, whatever the mode.
 #define ICE_MASK_ADDITIVE 4
 
 /// The fastest way that keeps the tolerance (default): accelerated where cells are predicted to cost less than every key,
@@ -929,8 +927,8 @@ ice_status ice_scratch_required_attention(const ice_index *index,
                                           ice_error *err);
 
 /// Makes query state that ice_index_attention takes many rows with, exactly by blocks and in accelerated mode: beside what
-/// ice_scratch_new makes, room for keys and values in the order in which attention takes them, for the tree over them, and
-/// work memory: (dim + dim_v) numbers of 32 bits and a quarter of that for every key there is room for, and about 3 MiB.
+/// ice_scratch_new makes, room for keys and values in f32 in the order in which attention takes them, for the cells over them,
+/// and work memory. ice_scratch_required_attention says how many bytes.
 ///
 /// @param dim_v  elements of a value, at least 1: of every later ice_index_attention with this scratch.
 /// @param out    receives the scratch; free it with ice_scratch_free.
@@ -1266,8 +1264,8 @@ ice_status ice_session_append(ice_session *session,
 /// Publishes what all parts appended, or takes all of it back if one part failed or is missing.
 ///
 /// Errors: that of a part that failed, ICE_ERR_STATE (a part is missing); the session is as before the appends then.
-/// Threads: exclusive. Allocates: never. Cost: O(1) per head, O(dim_k^2) when cells came.
-/// Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(1) per head, and O(len (dim_k + dim_v) / 16 + dim_k^2) when a segment of 256
+/// tokens became complete. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -1322,8 +1320,8 @@ ice_status ice_session_work_required(const ice_session *session,
 /// Keeps the first `len` tokens; more than there are is an error.
 ///
 /// Errors: ICE_ERR_ARGUMENT (len), ICE_ERR_STATE (appended tokens wait for a commit).
-/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index; with cells O(len dim_k^2 / 8) when
-/// a complete segment of 256 tokens goes. Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index; with cells O(len (dim_k + dim_v) / 16), and
+/// O(len dim_k^2 / 8) when a complete segment of 256 tokens goes. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.

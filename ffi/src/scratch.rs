@@ -203,8 +203,8 @@ pub unsafe extern "C" fn ice_scratch_required_attention(
 }
 
 /// Makes query state that ice_index_attention takes many rows with, exactly by blocks and in accelerated mode: beside what
-/// ice_scratch_new makes, room for keys and values in the order in which attention takes them, for the tree over them, and
-/// work memory: (dim + dim_v) numbers of 32 bits and a quarter of that for every key there is room for, and about 3 MiB.
+/// ice_scratch_new makes, room for keys and values in f32 in the order in which attention takes them, for the cells over them,
+/// and work memory. ice_scratch_required_attention says how many bytes.
 ///
 /// @param dim_v  elements of a value, at least 1: of every later ice_index_attention with this scratch.
 /// @param out    receives the scratch; free it with ice_scratch_free.

@@ -301,8 +301,8 @@ pub unsafe extern "C" fn ice_session_append(
 /// Publishes what all parts appended, or takes all of it back if one part failed or is missing.
 ///
 /// Errors: that of a part that failed, ICE_ERR_STATE (a part is missing); the session is as before the appends then.
-/// Threads: exclusive. Allocates: never. Cost: O(1) per head, O(dim_k^2) when cells came.
-/// Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(1) per head, and O(len (dim_k + dim_v) / 16 + dim_k^2) when a segment of 256
+/// tokens became complete. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
@@ -415,8 +415,8 @@ pub unsafe extern "C" fn ice_session_work_required(
 /// Keeps the first `len` tokens; more than there are is an error.
 ///
 /// Errors: ICE_ERR_ARGUMENT (len), ICE_ERR_STATE (appended tokens wait for a commit).
-/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index; with cells O(len dim_k^2 / 8) when
-/// a complete segment of 256 tokens goes. Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index; with cells O(len (dim_k + dim_v) / 16), and
+/// O(len dim_k^2 / 8) when a complete segment of 256 tokens goes. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.

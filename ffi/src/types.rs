@@ -91,8 +91,7 @@ pub const ICE_MASK_CAUSAL: ice_mask_kind = 1;
 pub const ICE_MASK_PREFIX: ice_mask_kind = 2;
 /// Key j is padding where keys[j] is 0.
 pub const ICE_MASK_KEYS: ice_mask_kind = 3;
-/// A bias is added to every logit; -inf excludes. One that is a causal, prefix or padding mask in another form is taken as
-/// that; under any other, attention is exact whatever the mode.
+/// A bias is added to every logit; -inf excludes. Attention is exact then, whatever the mode.
 pub const ICE_MASK_ADDITIVE: ice_mask_kind = 4;
 
 /// How attention is computed.
@@ -340,8 +339,7 @@ pub struct ice_mask {
     pub keys: *const u8,
     /// KEYS: elements of `keys`.
     pub keys_len: usize,
-    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Read as a whole: one that is
-    /// a causal, prefix or padding mask is taken as that, else attention is exact.
+    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Attention is exact then.
     pub bias: ice_tensor,
     /// ADDITIVE: heads of `bias`: 0 or 1 = shared by all query heads.
     pub bias_heads: u32,
@@ -360,8 +358,8 @@ pub struct ice_attention_options {
     /// Mode.
     pub mode: ice_mode,
     /// Relative output error aimed at in accelerated and auto mode, in [0, 1]; 0 = 0.05. Smaller opens more cells. It is
-    /// no bound. Of a call it is that of all heads of a sequence side by side, of which those with short outputs may err by up to
-    /// three times as much; of a session, of the heads that share keys and values.
+    /// no bound: measured on sampled rows, query heads that share keys and values side by side as one row. Below 0.001
+    /// attention is exact.
     pub tolerance: f32,
     /// Keys retrieved per row in top-k mode; 0 = ice_top_k_for(rows_kv, 0.005).
     pub top_k: u32,
@@ -442,7 +440,7 @@ pub struct ice_attention_stats {
     pub mode: ice_mode,
     /// Why.
     pub reason: ice_reason,
-    /// 0. It is kept for the layout of this struct: see `measured_error`.
+    /// Deprecated: always 0, kept for the layout of this struct. See `measured_error`.
     pub estimated_mass: f32,
     /// Worst certified error of a row, relative to its output; INFINITY: nothing is certified; NaN: none was asked for.
     pub certified_error: f32,
@@ -501,7 +499,7 @@ pub struct ice_session_options {
     /// Tokens there is room for; all memory is taken at creation.
     pub capacity: usize,
     /// Below this many tokens attention is exact whatever the mode; 0 = no such limit, in auto mode 2048 and,
-    /// for up to 4 rows at a time, 4096.
+    /// for up to 12 rows at a time, 4096.
     pub dense_below: usize,
     /// Most bytes the object may use; 0 = no limit.
     pub memory_limit: usize,

@@ -22,9 +22,7 @@ pub enum Mask<'a> {
     /// Key j of batch b is padding where `keep[b * rows_kv + j] == 0`. Length `rows_kv` (shared) or `batch * rows_kv`.
     Keys(&'a [u8]),
     /// `bias[b][h][i][j]` is added to the logit (f32 or f16, finite or -inf; -inf excludes). Batch and head counts of 1 are
-    /// shared by all batches or heads. Accelerated attention takes finite biases to its cells; to segments of keys that some
-    /// row of a block sees only in part, and under certificates to all keys whose bias is not 0, it attends exactly. There a
-    /// bias 1,000 and more below a row's largest hides its key as -inf does.
+    /// shared by all batches or heads. Attention is exact then, whatever the mode.
     Additive(Tensor<'a>),
 }
 

@@ -18,13 +18,13 @@ pub enum Mode {
     TopK,
 }
 
-/// Options of an attention call or session. `Default` is exact softmax(QK^T / sqrt(d)) V.
+/// Options of an attention call or session. `Default` is softmax(QK^T / sqrt(d)) V in [`Mode::Auto`].
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionOptions {
     /// Mode.
     pub mode: Mode,
-    /// Relative output error the caller accepts in accelerated mode; 0 = 0.05. Of a call that of all heads of a sequence side by
-    /// side, of which those with short outputs may err by up to three times as much; of a session, of heads that share keys and values.
+    /// Relative output error aimed at in accelerated and auto mode; 0 = 0.05. It is no bound: measured on sampled rows, query heads
+    /// that share keys and values side by side as one row. Below 0.001 attention is exact.
     pub tolerance: f32,
     /// Keys retrieved per row in top-k mode; 0 = [`top_k_for`](super::top_k_for)`(rows_kv, 0.005)`.
     pub top_k: usize,
@@ -58,9 +58,10 @@ pub struct AttentionOptions {
     /// twelve rows): logits are then off by a standard error that the statistics name, a few 1e-4 for usual heads.
     pub fixed_scores: bool,
     /// Bound the output error of every row, relative to its output: in the statistics, and by row in
-    /// [`Problem::bounds`](super::Problem::bounds). Not in top-k mode. Scores stay f32 whatever `fixed_scores` says.
+    /// [`Problem::bounds`](super::Problem::bounds). Attention is exact then; what is bounded is rounding. Not in top-k mode.
+    /// Scores stay f32 whatever `fixed_scores` says.
     pub certificate: bool,
-    /// The same, and rows whose bound would exceed the tolerance are attended exactly, so that what is left is rounding.
+    /// As `certificate`: all rows are attended exactly, and what is left is rounding.
     pub verified: bool,
     /// Inputs are known to be finite: skip the check.
     pub trusted: bool,

@@ -73,7 +73,7 @@ pub struct AttentionStats {
     pub cells_opened: u64,
     /// Rows of a call in accelerated mode, all heads counted, however each of them was attended.
     pub rows: u64,
-    /// Mean share of the softmax mass of these rows that was estimated.
+    /// Deprecated: always 0. See [`measured`](Self::measured).
     pub estimated_mass: f32,
     /// Rows of such a call that were attended exactly, beside sampled ones.
     pub exact_rows: u64,

@@ -33,7 +33,7 @@ pub struct SessionOptions {
     /// Attention options. `num_threads` and `shared_qk` have no place here: parts are the caller's threads.
     pub attention: AttentionOptions,
     /// Below this many tokens attention is exact whatever the mode; 0 = no such limit, in auto mode 2048 and,
-    /// for up to 4 rows at a time, 4,096.
+    /// for up to 12 rows at a time, 4,096.
     pub dense_below: usize,
 }
 
