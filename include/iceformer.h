@@ -237,7 +237,7 @@ typedef struct {
     const uint8_t *keys;
     /// KEYS: elements of `keys`.
     size_t keys_len;
-    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Attention is exact then.
+    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Accelerated and auto mode attend exactly then.
     ice_tensor bias;
     /// ADDITIVE: heads of `bias`: 0 or 1 = shared by all query heads.
     uint32_t bias_heads;
@@ -523,7 +523,7 @@ typedef struct {
 /// Key j is padding where keys[j] is 0.
 #define ICE_MASK_KEYS 3
 
-/// A bias is added to every logit; -inf excludes. Attention is exact then, whatever the mode.
+/// A bias is added to every logit; -inf excludes. Accelerated and auto mode attend exactly then.
 #define ICE_MASK_ADDITIVE 4
 
 /// The fastest way that keeps the tolerance (default): accelerated where cells are predicted to cost less than every key,

@@ -22,7 +22,7 @@ pub enum Mask<'a> {
     /// Key j of batch b is padding where `keep[b * rows_kv + j] == 0`. Length `rows_kv` (shared) or `batch * rows_kv`.
     Keys(&'a [u8]),
     /// `bias[b][h][i][j]` is added to the logit (f32 or f16, finite or -inf; -inf excludes). Batch and head counts of 1 are
-    /// shared by all batches or heads. Attention is exact then, whatever the mode.
+    /// shared by all batches or heads. Accelerated and auto mode attend exactly then.
     Additive(Tensor<'a>),
 }
 
