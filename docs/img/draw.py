@@ -38,6 +38,9 @@ class Picture:
         more = ' marker-end="url(#arrow)"' if arrow else ""
         self.parts.append(f'<path d="{d}" stroke="{stroke}" stroke-width="{width}" fill="{fill}"{more}/>')
 
+    def dots(self, d, stroke, width):
+        self.parts.append(f'<path d="{d}" stroke="{stroke}" stroke-width="{width}" stroke-linecap="round"/>')
+
     def text(self, x, y, words, size=13, fill=INK, anchor="start", weight="normal", style="normal"):
         words = words.replace("&", "&amp;").replace("<", "&lt;")
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{fill}" text-anchor="{anchor}" '
@@ -54,11 +57,10 @@ class Picture:
 
 def block():
     """A block of rows against the keys before it."""
-    p = Picture(980, 470, "How accelerated attention works: one block of rows against all keys")
+    p = Picture(1010, 470, "How accelerated attention works: one block of rows against all keys")
     rng = random.Random(5)
     left, top, cell, row = 150, 92, 14, 15
     cells, near, rows = 34, 12, 16
-    sinks = 1
     known = {0: [0.12, 0.5, 0.85], 7: [0.5], 16: [0.25], 17: [0.7], 26: [0.4]}
     finds, measures = {2, 8, 13}, {5, 11}
     p.text(left, 30, "Keys, oldest first", 15, weight="bold")
@@ -79,24 +81,26 @@ def block():
             color = FINDS if kind == "finds" else MEASURES
             p.text(left - 10, y + 10, "finds keys" if kind == "finds" else "measures", 12, color, "end", "bold")
         opened = {rng.randrange(cells) for _ in range(2)} | ({20} if 4 <= r <= 9 else set())
-        for c in range(cells):
-            x = left + c * cell
-            if kind == "finds":
-                p.rect(x, y, cell - 1, row - 4, FINDS)
-            elif c in opened:
-                p.rect(x, y, cell - 2, row - 4, OPEN)
-            else:
-                p.rect(x, y, cell - 2, row - 4, "#f1f5f9")
-                p.circle(x + (cell - 2) / 2, y + (row - 4) / 2, 2, "#94a3b8")
-            if kind != "finds":
-                for at in known.get(c, []):
-                    p.rect(x + at * (cell - 3), y - 1, 2.2, row - 2, KNOWN)
+        far = cells * cell - 2
+        if kind == "finds":
+            p.rect(left, y, far, row - 4, FINDS)
+        else:
+            p.rect(left, y, far, row - 4, "#f1f5f9")
+            closed = (f"M{left + c * cell + 6},{y + 5.5} h0" for c in range(cells) if c not in opened)
+            p.dots(" ".join(closed), "#94a3b8", 4)
+            for c in sorted(opened):
+                p.rect(left + c * cell, y, cell - 2, row - 4, OPEN)
+            for c, places in known.items():
+                for at in places:
+                    p.rect(left + c * cell + at * (cell - 3), y - 1, 2.2, row - 2, KNOWN)
         for c in range(near):
             x = left + cells * cell + 12 + c * cell
             if c <= 3 + r * (near - 3) / rows:
                 p.rect(x, y, cell - 2, row - 4, FINDS if kind == "finds" else NEAR)
         if kind == "measures":
             p.rect(left - 4, y - 3, (cells + near) * cell + 18, row + 1, "none", MEASURES, 3, 2)
+    for c in range(1, cells):
+        p.line(left + c * cell - 1, top - 1, left + c * cell - 1, top + rows * row - 3, PAPER, 2)
     # From sampled rows to known keys, and from measured rows to the threshold.
     right = left + (cells + near) * cell + 26
     y0 = top + rows * row
@@ -182,7 +186,7 @@ def cells():
     heavy = [i for i, v in enumerate(points) if logit(v) >= threshold]
     left = [g for g, o in zip(groups, opened) if not o]
 
-    scale, ox, oy = 140, 230, 240
+    scale, ox, oy = 118, 230, 228
     at = lambda v: (ox + scale * v[0], oy - scale * v[1])
     p.text(20, 28, "256 keys, halved four times into 16 cells", 15, weight="bold")
     colors = ["#2563eb", "#c2410c", "#0f766e", "#a16207", "#7c3aed", "#be185d", "#15803d", "#475569"]
@@ -194,7 +198,8 @@ def cells():
         x, y = at(m)
         p.circle(x, y, scale * math.sqrt(squares[n]), "none", colors[n % 8], 1.4)
         p.rect(x - 3, y - 3, 6, 6, colors[n % 8], PAPER)
-    p.text(20, 432, "square: mean key; circle: root of the mean square distance of the cell's keys from it", 12.5, SOFT)
+    p.text(20, 420, "square: mean key of a cell", 12.5, SOFT)
+    p.text(20, 436, "circle: root of the mean square distance of its keys from it", 12.5, SOFT)
 
     ox = 700
     p.text(490, 28, "What a query opens", 15, weight="bold")
@@ -213,17 +218,16 @@ def cells():
     n2 = q[0] ** 2 + q[1] ** 2
     foot = (q[0] * threshold / n2, q[1] * threshold / n2)
     along = (-q[1] / math.sqrt(n2), q[0] / math.sqrt(n2))
-    a, b = ([foot[0] + s * along[0], foot[1] + s * along[1]] for s in (-1.15, 0.95))
+    a, b = ([foot[0] + s * along[0], foot[1] + s * along[1]] for s in (-1.2, 1.0))
     p.line(*at(a), *at(b), KNOWN, 1.5, "6 4")
     p.line(*at((0, 0)), *at((q[0] * 0.16, q[1] * 0.16)), INK, 2.2, arrow=True)
     x, y = at((q[0] * 0.16, q[1] * 0.16))
     p.text(x - 6, y - 10, "q", 16, weight="bold", style="italic")
     missed = sum(1 for i in heavy if any(i in g for g in left))
-    words = (f"dashed: threshold. Ringed: {len(heavy)} keys of 1.5 % and more. Blue: {sum(opened)} of 16 cells opened; "
-             f"{missed} ringed {'key' if missed == 1 else 'keys'} missed. Grey: the means stand for the rest")
-    p.text(490, 432, words[:words.index("Blue")].strip(), 12.5, SOFT)
-    p.text(490, 447, words[words.index("Blue"):], 12.5, SOFT)
-    p.size = (980, 458)
+    p.text(490, 420, f"dashed: threshold. Ringed: {len(heavy)} keys that weigh 1.5 % and more", 12.5, SOFT)
+    p.text(490, 436, f"blue: {sum(opened)} of 16 cells are opened; ringed keys missed: {missed}", 12.5, SOFT)
+    p.text(490, 452, "grey squares: mean keys that stand for the other cells", 12.5, SOFT)
+    p.size = (980, 464)
     return p
 
 
@@ -248,10 +252,11 @@ def lift():
     x, y = ox + scale * best / c, oy - scale * math.sqrt(1 - (best / c) ** 2)
     p.line(qx, qy, x, y, KNOWN, 1.8)
     p.text(x + 14, y - 8, "nearest: the key with the largest product with q", 13, KNOWN)
-    p.text(600, 90, "T(k) = (k / c, root of 1 - |k|^2 / c^2),  c >= every |k|", 14)
-    p.text(600, 116, "|T(q) - T(k)|^2 = 2 - 2 q.k / (c |q|)", 14)
-    p.text(600, 150, "So the order of distances is the order of attention weights,", 13, SOFT)
-    p.text(600, 168, "whatever the lengths of the keys.", 13, SOFT)
+    p.text(590, 90, "T(k) = (k / c, root of 1 - |k|^2 / c^2)", 14)
+    p.text(590, 110, "c: at least the length of every key", 13, SOFT)
+    p.text(590, 138, "|T(q) - T(k)|^2 = 2 - 2 q.k / (c |q|)", 14)
+    p.text(590, 166, "So the order of distances is the order of weights,", 13, SOFT)
+    p.text(590, 184, "whatever the lengths of the keys.", 13, SOFT)
     p.text(ox - scale - 20, oy + 26, "keys k / c", 13, SOFT)
     return p
 
@@ -285,7 +290,8 @@ def ranking():
         p.line(at(q), y - 26, at(q), y + 8, INK, 2)
         p.text(at(q), y - 32, "q", 15, weight="bold", style="italic", anchor="middle")
         p.text(480, y - 24, f"direction {n + 1}", 12.5, SOFT)
-    p.text(470, 312, "numbers: order of visits. A key that came up along all directions of a composite is a candidate", 12.5, SOFT)
+    p.text(470, 300, "numbers: order of visits from the query outwards. A key that came up", 12.5, SOFT)
+    p.text(470, 316, "along all directions of a composite index is a candidate", 12.5, SOFT)
     return p
 
 
