@@ -17,6 +17,7 @@ pub mod peak;
 pub mod place;
 pub mod plot;
 pub mod prefill;
+pub mod probe;
 pub mod retrieval;
 pub mod speed;
 pub mod suite;

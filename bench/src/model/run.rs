@@ -71,7 +71,7 @@ impl Tally {
     }
 }
 
-/// Queries, keys and values of a layer for one chunk, `[heads, rows, dim]`, as the session gets them.
+/// Queries, keys and values of a layer for one chunk, `[heads, rows, dim]`, as the session gets them, and what it made of them.
 pub struct Seen<'a> {
     /// Layer.
     pub layer: usize,
@@ -83,6 +83,10 @@ pub struct Seen<'a> {
     pub k: &'a [f32],
     /// Values.
     pub v: &'a [f32],
+    /// Attention, as the queries.
+    pub out: &'a [f32],
+    /// Wall-clock seconds of append, commit and attend.
+    pub seconds: f64,
 }
 
 /// A text in progress.
@@ -110,24 +114,15 @@ impl<'m> Run<'m> {
     /// As [`Run::new`].
     pub fn first(weights: &'m Weights, layers: usize, capacity: usize, kind: &Kind) -> Result<Run<'m>> {
         let s = &weights.shape;
-        let options = |layer: usize| SessionOptions {
-            heads_q: s.heads_q,
-            heads_kv: s.heads_kv,
-            dim_k: s.dim,
-            dim_v: s.dim,
-            capacity,
-            kv_dtype: kind.kv,
-            attention: match kind.exact_layers.checked_shr(layer as u32).unwrap_or(0) & 1 {
-                0 => kind.attention,
-                _ => AttentionOptions { mode: Mode::Exact, ..kind.attention },
-            },
-            dense_below: 0,
+        let options = |layer: usize| match kind.exact_layers.checked_shr(layer as u32).unwrap_or(0) & 1 {
+            0 => kind.attention,
+            _ => AttentionOptions { mode: Mode::Exact, ..kind.attention },
         };
         let kind = Kind { threads: kind.threads.max(1), chunk: kind.chunk.max(1), ..*kind };
         Ok(Run {
             weights,
             kind,
-            sessions: (0..layers.min(s.layers)).map(|l| Ok(Session::new(&options(l))?)).collect::<Result<_>>()?,
+            sessions: (0..layers.min(s.layers)).map(|l| session(s, capacity, kind.kv, options(l))).collect::<Result<_>>()?,
             works: (0..kind.threads).map(|_| Ok(Memory::system(0)?)).collect::<Result<_>>()?,
             tally: Tally::default(),
         })
@@ -160,12 +155,14 @@ impl<'m> Run<'m> {
         Ok(())
     }
 
-    /// Runs one chunk and gives its normalised hidden rows; `tap` sees what each layer's session gets.
+    /// Runs one chunk and gives its normalised hidden rows; `tap` sees what each layer's session gets and gives. Its time is not
+    /// in the tally.
     ///
     /// # Errors
     /// As [`Run::feed`], and what `tap` answers.
     pub fn step(&mut self, tokens: &[u32], tap: &mut dyn FnMut(&Seen<'_>) -> Result<()>) -> Result<Vec<f32>> {
         let start = Instant::now();
+        let mut aside = 0.0;
         let (weights, threads) = (self.weights, self.kind.threads);
         let s = weights.shape;
         let (begin, rows) = (self.len(), tokens.len());
@@ -189,8 +186,10 @@ impl<'m> Run<'m> {
             }
             table.apply(&mut q);
             table.apply(&mut k);
-            tap(&Seen { layer: l, begin, q: &q, k: &k, v: &v })?;
-            self.attend(l, rows, &q, &k, &v, &mut out)?;
+            let seconds = self.attend(l, rows, &q, &k, &v, &mut out)?;
+            let tapped = Instant::now();
+            tap(&Seen { layer: l, begin, q: &q, k: &k, v: &v, out: &out, seconds })?;
+            aside += tapped.elapsed().as_secs_f64();
             swap(&out, s.heads_q, s.dim, &mut flat);
             product(&flat, &layer.o, s.heads_q * s.dim, &mut x, true, threads);
             rms_norm(&x, &layer.inner_norm, s.epsilon, &mut norm);
@@ -200,37 +199,21 @@ impl<'m> Run<'m> {
             product(&gate, &layer.down, s.inner, &mut x, true, threads);
         }
         rms_norm(&x, &weights.norm, s.epsilon, &mut norm);
-        self.tally.total += start.elapsed().as_secs_f64();
+        self.tally.total += start.elapsed().as_secs_f64() - aside;
         Ok(norm)
     }
 
-    /// Appends a chunk to one layer and attends with its rows.
-    fn attend(&mut self, layer: usize, rows: usize, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) -> Result<()> {
+    /// Appends a chunk to one layer and attends with its rows; seconds.
+    fn attend(&mut self, layer: usize, rows: usize, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) -> Result<f64> {
         let (start, processor) = (Instant::now(), clock::now());
-        let s = &self.weights.shape;
-        let tensor = |x, heads| Tensor::new(x, [1, heads, rows, s.dim]);
-        let session = &mut self.sessions[layer];
-        session.append(tensor(k, s.heads_kv)?, tensor(v, s.heads_kv)?)?;
-        session.commit()?;
-        let (session, q) = (&self.sessions[layer], tensor(q, s.heads_q)?);
-        let out = TensorMut::new(out, [1, s.heads_q, rows, s.dim])?;
         let nth = self.works.len();
-        let part = |ith: usize| session.attend(q, None, &out, None, &self.works[ith], ith, nth);
-        let stats: Vec<_> = if nth == 1 {
-            vec![part(0)]
-        } else {
-            std::thread::scope(|scope| {
-                let part = &part;
-                let parts: Vec<_> = (0..nth).map(|ith| scope.spawn(move || part(ith))).collect();
-                parts.into_iter().map(|p| p.join().expect("attention does not panic")).collect()
-            })
-        };
-        for stats in stats {
-            self.tally.count(&stats?, rows as f64 / nth as f64);
+        for stats in attend(&mut self.sessions[layer], &self.works, &self.weights.shape, [q, k, v], out)? {
+            self.tally.count(&stats, rows as f64 / nth as f64);
         }
-        self.tally.attention += start.elapsed().as_secs_f64();
+        let seconds = start.elapsed().as_secs_f64();
+        self.tally.attention += seconds;
         self.tally.processor += clock::now() - processor;
-        Ok(())
+        Ok(seconds)
     }
 
     /// Logits `[rows, vocab]` of normalised hidden rows.
@@ -242,4 +225,45 @@ impl<'m> Run<'m> {
         self.tally.total += start.elapsed().as_secs_f64();
         to
     }
+}
+
+/// A session of one layer.
+///
+/// # Errors
+/// Options that it refuses.
+pub fn session(s: &Shape, capacity: usize, kv: Dtype, attention: AttentionOptions) -> Result<Session> {
+    let (heads_q, heads_kv, dim) = (s.heads_q, s.heads_kv, s.dim);
+    let options = SessionOptions { heads_q, heads_kv, dim_k: dim, dim_v: dim, capacity, kv_dtype: kv, attention, dense_below: 0 };
+    Ok(Session::new(&options)?)
+}
+
+/// Appends rows to a session and attends with them, one thread for each work memory; what each part did.
+///
+/// # Errors
+/// What the session answers.
+pub fn attend(
+    session: &mut Session,
+    works: &[Memory],
+    s: &Shape,
+    [q, k, v]: [&[f32]; 3],
+    out: &mut [f32],
+) -> Result<Vec<AttentionStats>> {
+    let rows = q.len() / (s.heads_q * s.dim);
+    let tensor = |x, heads| Tensor::new(x, [1, heads, rows, s.dim]);
+    session.append(tensor(k, s.heads_kv)?, tensor(v, s.heads_kv)?)?;
+    session.commit()?;
+    let (session, q) = (&*session, tensor(q, s.heads_q)?);
+    let out = TensorMut::new(out, [1, s.heads_q, rows, s.dim])?;
+    let nth = works.len();
+    let part = |ith: usize| session.attend(q, None, &out, None, &works[ith], ith, nth);
+    let stats: Vec<_> = if nth == 1 {
+        vec![part(0)]
+    } else {
+        std::thread::scope(|scope| {
+            let part = &part;
+            let parts: Vec<_> = (0..nth).map(|ith| scope.spawn(move || part(ith))).collect();
+            parts.into_iter().map(|p| p.join().expect("attention does not panic")).collect()
+        })
+    };
+    stats.into_iter().map(|s| Ok(s?)).collect()
 }

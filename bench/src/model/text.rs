@@ -42,6 +42,15 @@ pub fn spread<T>(all: &[T], n: usize) -> Vec<&T> {
 /// # Errors
 /// Unreadable files; fewer than `n` tokens.
 pub fn document(tokenizer: &Tokenizer, files: &[String], n: usize) -> Result<Vec<u32>> {
+    let out = at_most(tokenizer, files, n)?;
+    if out.len() < n { Err(format!("the files have {} tokens, {n} are asked for", out.len()).into()) } else { Ok(out) }
+}
+
+/// As [`document`], fewer where the files have no more.
+///
+/// # Errors
+/// Unreadable files.
+pub fn at_most(tokenizer: &Tokenizer, files: &[String], n: usize) -> Result<Vec<u32>> {
     let mut out = tokenizer.start();
     for file in files {
         let (path, most) = match file.rsplit_once('=') {
@@ -65,7 +74,7 @@ pub fn document(tokenizer: &Tokenizer, files: &[String], n: usize) -> Result<Vec
         out.extend(part.into_iter().take(room));
     }
     out.truncate(n);
-    if out.len() < n { Err(format!("the files have {} tokens, {n} are asked for", out.len()).into()) } else { Ok(out) }
+    Ok(out)
 }
 
 /// Files as they are; folders become their `lines-*.jsonl`, the smallest first. A folder that is not there has none.

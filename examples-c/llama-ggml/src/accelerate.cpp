@@ -157,7 +157,7 @@ bool Accelerate::jobs_of(const Op & op, int64_t s, const MaskForm & form, const 
     return all;
 }
 
-bool Accelerate::run(const Op & op, int64_t s, const MaskForm & form) {
+bool Accelerate::run(const Op & op, int64_t s, const MaskForm & form, LayerCounts & counts) {
     const ggml_tensor * root = root_of(op.k);
     const char * base = op.k_at(s, 0, 0);
     if (stream_base(root, base) != base) {
@@ -224,7 +224,8 @@ bool Accelerate::run(const Op & op, int64_t s, const MaskForm & form) {
         return false;
     }
     std::atomic<bool> ok{true};
-    std::atomic<uint64_t> pairs{0}, pairs_dense{0};
+    std::mutex sums;
+    LayerCounts said;
     team_.run(team_.size(), [&](int ith, int nth) {
         for (Job & job : jobs) {
             ice_mask mask = job.mask;
@@ -249,15 +250,29 @@ bool Accelerate::run(const Op & op, int64_t s, const MaskForm & form) {
                 ok = false;
                 return;
             }
-            pairs += stats.pairs;
-            pairs_dense += stats.pairs_dense;
+            std::lock_guard<std::mutex> lock(sums);
+            said.scored += stats.pairs;
+            said.dense += stats.pairs_dense;
+            if (stats.rows_measured > 0 && std::isfinite(stats.measured_error)) {
+                const double rows = double(stats.rows_measured), error = stats.measured_error;
+                said.rows_measured += stats.rows_measured;
+                said.squares += rows * error * error;
+                said.p95 += rows * double(stats.measured_p95);
+            }
         }
     });
     if (!ok) {
         return false;
     }
-    stats_.pairs += pairs;
-    stats_.pairs_dense += pairs_dense;
+    stats_.pairs += said.scored;
+    stats_.pairs_dense += said.dense;
+    stats_.rows_measured += said.rows_measured;
+    stats_.squares_measured += said.squares;
+    counts.scored += said.scored;
+    counts.dense += said.dense;
+    counts.rows_measured += said.rows_measured;
+    counts.squares += said.squares;
+    counts.p95 += said.p95;
     for (const Job & job : jobs) {
         for (int64_t h = 0; lse && h < op.heads; h++) {
             const float sink = static_cast<const float *>(op.sinks->data)[h];

@@ -4,6 +4,7 @@
 #include "key_log.h"
 #include "mask_form.h"
 #include "op.h"
+#include "report.h"
 #include "settings.h"
 #include "stats.h"
 #include "team.h"
@@ -21,8 +22,9 @@ public:
 
     // Whether a session may serve stream `s`, by what it sees.
     bool wants(const Op & op, const MaskForm & form) const;
-    // Attends stream `s`. False: nothing was done that exact attention would not overwrite.
-    bool run(const Op & op, int64_t s, const MaskForm & form);
+    // Attends stream `s` and counts what the library says in `counts`. False: nothing was done that exact attention would not
+    // overwrite.
+    bool run(const Op & op, int64_t s, const MaskForm & form, LayerCounts & counts);
     // A row of a key cache was written.
     void wrote(const ggml_tensor * root, const char * row);
 

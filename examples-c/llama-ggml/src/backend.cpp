@@ -5,6 +5,8 @@
 #include "host.h"
 #include "mask_form.h"
 #include "op.h"
+#include "report.h"
+#include "scratch.h"
 #include "settings.h"
 #include "stats.h"
 #include "store.h"
@@ -28,12 +30,14 @@ Stats gone = {};
 
 struct Backend {
     Settings settings = Settings::from_environment();
-    Stats stats = {};
+    Stats stats = {}, total = {}; // since a program read them; before that
     Team team;
     MaskForms forms{team};
     Exact exact{team, stats};
     Accelerate accelerate{settings, team, stats};
     Host host;
+    Report report;
+    Scratch twin; // outputs of exact attention, to compare with
     std::unordered_set<const void *> stored; // key caches written before any attention came
     bool attended = false, warned = false;
 
@@ -45,16 +49,60 @@ struct Backend {
     ~Backend() {
         std::lock_guard<std::mutex> lock(all_mutex);
         all_backends.erase(this);
+        if (settings.stats && total.attend_calls + stats.attend_calls > 0) {
+            add(total, stats);
+            report.print(stderr, total, settings);
+        }
         stats.session_bytes = 0;
         add(gone, stats);
-        if (settings.stats && stats.attend_calls + stats.store_calls > 0) {
-            print(stats);
-        }
     }
 
     ggml_status attend(ggml_tensor * node);
+    void compare(const Op & op, int64_t s, const MaskForm & form, double pairs);
     ggml_status store_rows(ggml_tensor * node);
 };
+
+// Query-key pairs that some row sees, all heads.
+double pairs_of(const Op & op, const MaskForm & form) {
+    double rows = form.rows.empty() ? double(op.rows) * double(op.keys) : 0;
+    for (const RowView & v : form.rows) {
+        rows += v.count;
+    }
+    return rows * double(op.heads);
+}
+
+// Computes a stream exactly as well, aside: what exact attention takes, and how far the outputs are apart.
+void Backend::compare(const Op & op, int64_t s, const MaskForm & form, double pairs) {
+    void * room = twin.take(ggml_nbytes(op.dst));
+    if (!room) {
+        return;
+    }
+    ggml_tensor dst = *op.dst;
+    dst.data = room;
+    Op other = op;
+    other.dst = &dst;
+    const uint64_t naive = stats.attend_naive;
+    Comparison c = {pairs, now(), 0, 0};
+    const bool ok = exact.run(other, s, form);
+    c.seconds = now() - c.seconds;
+    stats.attend_naive = naive;
+    for (int64_t r = 0; ok && r < op.rows; r++) {
+        for (int64_t h = 0; h < op.heads; h++) {
+            const float * have = op.dst_at(s, h, r), * want = other.dst_at(s, h, r);
+            for (int64_t d = 0; d < op.dv; d++) {
+                c.error += double(have[d] - want[d]) * double(have[d] - want[d]);
+                c.output += double(want[d]) * double(want[d]);
+            }
+        }
+    }
+    if (ok) {
+        report.compared(Report::kind_of(op.rows), c);
+        stats.checks++;
+        stats.check_error += c.error;
+        stats.check_output += c.output;
+        stats.exact_seconds += c.seconds;
+    }
+}
 
 ggml_status Backend::attend(ggml_tensor * node) {
     const Op op(node);
@@ -62,9 +110,14 @@ ggml_status Backend::attend(ggml_tensor * node) {
         return GGML_STATUS_SUCCESS;
     }
     const double begin = now();
+    double aside = 0;
     stats.attend_calls++;
     attended = true;
     bool done = false, accelerated = false;
+    const ggml_tensor * root = root_of(op.k);
+    const void * cache = is_key_cache(root) ? root->data : nullptr;
+    LayerCounts & layer = report.of(cache ? layer_of(root) : -1);
+    LayerCounts::Kind & kind = layer.kinds[Report::kind_of(op.rows)];
     if (settings.mode == Mode::host) {
         done = host.compute(node, team.size());
         stats.attend_host += done;
@@ -73,22 +126,35 @@ ggml_status Backend::attend(ggml_tensor * node) {
             fprintf(stderr, "iceformer: ICE_MODE=host: the host's CPU backend cannot be reached; attending exactly\n");
         }
     }
-    const ggml_tensor * root = root_of(op.k);
-    const void * cache = is_key_cache(root) ? root->data : nullptr;
     for (int64_t s = 0; !done && s < op.streams; s++) {
         const double look = now();
         const MaskForm & form = forms.of(op, s, 0, cache ? op.k_at(s, 0, 0) : nullptr);
         stats.mask_seconds += now() - look;
-        if (accelerate.wants(op, form) && accelerate.run(op, s, form)) {
+        const double pairs = pairs_of(op, form);
+        kind.pairs += pairs;
+        if (accelerate.wants(op, form) && accelerate.run(op, s, form, layer)) {
             accelerated = true;
-        } else if (!exact.run(op, s, form)) {
+            if (settings.stats && report.turn()) {
+                const double start = now();
+                compare(op, s, form, pairs);
+                aside += now() - start;
+            }
+            continue;
+        }
+        const double start = now();
+        if (!exact.run(op, s, form)) {
             fprintf(stderr, "iceformer: out of memory\n");
             return GGML_STATUS_ALLOC_FAILED;
         }
+        kind.pairs_exact += pairs;
+        kind.seconds_exact += now() - start;
     }
     stats.attend_accelerated += accelerated;
     stats.attend_exact += !done && !accelerated;
-    const double seconds = now() - begin;
+    const double seconds = now() - begin - aside;
+    kind.calls++;
+    kind.accelerated += accelerated;
+    kind.seconds += seconds;
     stats.attend_seconds += seconds;
     if (op.rows == 1) {
         stats.decode_calls++;
@@ -186,6 +252,8 @@ void all_stats(Stats * out, bool reset) {
         add(*out, b->stats);
         if (reset) {
             const uint64_t bytes = b->stats.session_bytes;
+            b->stats.session_bytes = 0;
+            add(b->total, b->stats);
             b->stats = Stats{};
             b->stats.session_bytes = bytes;
         }

@@ -2,8 +2,6 @@
 
 #include "ggml.h"
 
-#include <dlfcn.h>
-
 namespace ice {
 
 Host::~Host() {
@@ -17,9 +15,7 @@ Host::~Host() {
 
 bool Host::compute(ggml_tensor * node, int threads) {
     if (!cpu_) {
-        // In libggml, which a plugin does not link: the process has it.
-        auto by_type = reinterpret_cast<ggml_backend_dev_t (*)(enum ggml_backend_dev_type)>(dlsym(RTLD_DEFAULT, "ggml_backend_dev_by_type"));
-        ggml_backend_dev_t dev = by_type ? by_type(GGML_BACKEND_DEVICE_TYPE_CPU) : nullptr;
+        ggml_backend_dev_t dev = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
         cpu_ = dev ? ggml_backend_dev_init(dev, nullptr) : nullptr;
         if (!cpu_) {
             return false;

@@ -30,5 +30,11 @@ struct iceformer_ggml_stats {
     double store_seconds;       // SET_ROWS
     double decode_seconds;      // FLASH_ATTN_EXT with one row per stream
     uint64_t decode_calls;
-    uint64_t session_bytes;     // memory of all sessions now
+    uint64_t session_bytes;     // memory of all sessions now, what is known of their keys included
+    uint64_t rows_measured;     // sampled rows, whose error sessions measured
+    double squares_measured;    // their squared relative errors, summed: the root of the mean is the measured error
+    uint64_t checks;            // with ICE_STATS=1: accelerated attentions that were computed exactly as well
+    double check_error;         // squared differences of their outputs
+    double check_output;        // squared outputs
+    double exact_seconds;       // of the exact ones; in no other time here
 };

@@ -81,7 +81,8 @@ bool KeyLog::open(const Shape & shape) {
     ice_memory memory;
     ice_memory_init(&memory);
     if (ice_session_memory(session_, &memory) == ICE_OK) {
-        bytes_ = memory.reserved;
+        bytes_ = memory.reserved + size_t(capacity) * (sizeof cells_[0] + sizeof prints_[0] + sizeof prints_v_[0]) +
+                 tokens_.size() * sizeof tokens_[0];
         stats_.session_bytes += bytes_;
     }
     shape_ = shape;

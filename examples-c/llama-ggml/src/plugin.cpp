@@ -2,6 +2,7 @@
 
 #include "backend.h"
 #include "device.h"
+#include "ggml_symbols.h"
 #include "settings.h"
 #include "stats.h"
 
@@ -16,21 +17,26 @@ namespace {
 
 // Why the host does not fit what this was compiled for, or null. The structs that host and backend share carry no size of
 // their own, so that a plugin runs only with the release whose headers it has seen.
-const char * mismatch() {
-    static char text[256];
+const char * mismatch(const void * caller) {
+    static char text[512];
+    if (const char * name = ice::find_ggml(caller)) {
+        snprintf(text, sizeof text, "the program that loads it has no function %s: its llama.cpp is another than the headers (ggml %s) that "
+                                    "this plugin was compiled against, or is linked into the program without being exported", name, ICE_GGML_VERSION);
+        return text;
+    }
     if (ice_abi_version() != ICE_ABI_VERSION) {
         return "libiceformer and its header differ";
     }
     if (strcmp(ggml_op_name(GGML_OP_FLASH_ATTN_EXT), "FLASH_ATTN_EXT") != 0 || strcmp(ggml_op_name(GGML_OP_SET_ROWS), "SET_ROWS") != 0 ||
         strcmp(ggml_type_name(GGML_TYPE_BF16), "bf16") != 0 || ggml_type_size(GGML_TYPE_Q8_0) != 34) {
-        snprintf(text, sizeof text, "compiled for ggml %s, whose operations are numbered otherwise than those of the running %s",
-                 ICE_GGML_VERSION, ggml_version());
+        snprintf(text, sizeof text, "compiled for ggml %s, whose operations are numbered otherwise than those of the running %s: build it "
+                                    "against the headers of this llama.cpp (`get.sh` beside its source finds them)", ICE_GGML_VERSION, ggml_version());
         return text;
     }
     const char * any = getenv("ICE_ANY_GGML");
     if (strcmp(ggml_version(), ICE_GGML_VERSION) != 0 && !(any && strcmp(any, "1") == 0)) {
-        snprintf(text, sizeof text, "compiled for ggml %s, running in ggml %s: compile it against the headers of this llama.cpp, or set "
-                                    "ICE_ANY_GGML=1 if the two are known to be alike", ICE_GGML_VERSION, ggml_version());
+        snprintf(text, sizeof text, "compiled for ggml %s, running in ggml %s: build it against the headers of this llama.cpp (`get.sh` "
+                                    "beside its source finds them), or set ICE_ANY_GGML=1 if the two are known to be alike", ICE_GGML_VERSION, ggml_version());
         return text;
     }
     return nullptr;
@@ -60,7 +66,7 @@ extern "C" {
 
 // 0: the loader leaves the library alone.
 __attribute__((visibility("default"))) int ggml_backend_score(void) {
-    if (const char * why = mismatch()) {
+    if (const char * why = mismatch(__builtin_return_address(0))) {
         fprintf(stderr, "iceformer: not used: %s\n", why);
         return 0;
     }
@@ -77,13 +83,13 @@ __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void
         r.iface.get_proc_address = proc_address;
         return r;
     }();
-    if (mismatch()) {
+    if (mismatch(__builtin_return_address(0))) {
         return nullptr;
     }
     static bool said = false;
     if (!said) {
         said = true;
-        fprintf(stderr, "iceformer %s: %s, %s; for ggml %s; needs -fa on\n", ice_version_string(), ice_isa_name(),
+        fprintf(stderr, "iceformer %s: %s, %s; for ggml %s; needs flash attention on: -fa on, in Node flashAttention: true; -fa auto turns it off\n", ice_version_string(), ice_isa_name(),
                 ice::Settings::from_environment().text().c_str(), ICE_GGML_VERSION);
     }
     return &reg;

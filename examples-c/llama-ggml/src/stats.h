@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 
 namespace ice {
 
@@ -32,6 +31,12 @@ inline void add(Stats & to, const Stats & s) {
     to.decode_seconds += s.decode_seconds;
     to.decode_calls += s.decode_calls;
     to.session_bytes += s.session_bytes;
+    to.rows_measured += s.rows_measured;
+    to.squares_measured += s.squares_measured;
+    to.checks += s.checks;
+    to.check_error += s.check_error;
+    to.check_output += s.check_output;
+    to.exact_seconds += s.exact_seconds;
 }
 
 inline double now() {
@@ -48,21 +53,5 @@ private:
     double & to_;
     double begin_;
 };
-
-inline void print(const Stats & s) {
-    fprintf(stderr,
-            "iceformer: %llu attention ops in %.3f s (%llu accelerated, %llu exact, %llu by the host, %llu plain parts): "
-            "masks %.3f s, fingerprints %.3f s, appending %.3f s; %llu one-row ops in %.3f s; %llu stores in %.3f s\n",
-            (unsigned long long) s.attend_calls, s.attend_seconds, (unsigned long long) s.attend_accelerated,
-            (unsigned long long) s.attend_exact, (unsigned long long) s.attend_host, (unsigned long long) s.attend_naive,
-            s.mask_seconds, s.check_seconds, s.append_seconds, (unsigned long long) s.decode_calls, s.decode_seconds,
-            (unsigned long long) s.store_calls, s.store_seconds);
-    fprintf(stderr,
-            "iceformer: sessions took %llu keys (%llu forgotten, %llu changed unseen, %llu rebuilds), %.1f MiB, scored %.1f %% "
-            "of the pairs\n",
-            (unsigned long long) s.rows_appended, (unsigned long long) s.cells_lost, (unsigned long long) s.unseen_writes,
-            (unsigned long long) s.rebuilds, double(s.session_bytes) / (1 << 20),
-            s.pairs_dense ? 100.0 * double(s.pairs) / double(s.pairs_dense) : 100.0);
-}
 
 } // namespace ice
