@@ -110,6 +110,31 @@ short() {
   mv "$work/out" "$work/exact"
   check "ICE_MODE=accelerated ICE_TOLERANCE=0.000001" exact 0.03
   check "ICE_MODE=accelerated" exact 0.15
+
+  # Statistics: a line a layer, what was measured, memory.
+  ICE_STATS=1 ICE_MODE=accelerated "$build/memory_test" run "$libraries" "$plugin" "$model" "$work/out" 400 >"$work/log" 2>&1 || stop "ICE_STATS=1"
+  grep -Eq '^iceformer:  +[0-9]+  accelerated +[0-9]+ .* %' "$work/log" || { cat "$work/log" >&2; stop "no line of a layer"; }
+  grep -Eq '^iceformer: attention of prompts .* \(exact .* times\).*calls computed both ways\); [0-9]*[1-9][0-9]*\.[0-9] MiB' "$work/log" ||
+    { cat "$work/log" >&2; stop "no summary"; }
+
+  # Node loads llama.cpp privately: the plugin finds ggml there without being told where it is.
+  if command -v node >/dev/null; then
+    GGML_BACKEND_PATH=$plugin node -e 'const path = process.argv[1]; require(path + "/llama-addon.node").loadBackends(path)' "$libraries" >"$work/log" 2>&1 ||
+      { cat "$work/log" >&2; stop "Node"; }
+    grep -q "^iceformer .*, for ggml $ggml\|^iceformer .* for ggml $ggml;" "$work/log" || { cat "$work/log" >&2; stop "Node loads no plugin"; }
+  else
+    echo "skipped: Node is not installed"
+  fi
+
+  # Quality on the trained model, where it lies beside the checkout.
+  local beside=$workspace/../shared/models/ice-tiny/ice-tiny-f16.gguf
+  if [ -f "$beside" ] && command -v python3 >/dev/null; then
+    CARGO_TARGET_DIR=$target ICE_LLAMA_CACHE=$cache python3 "$here/quality.py" short "$beside" --results "$work/quality.jsonl" >"$work/log" 2>&1 ||
+      { cat "$work/log" >&2; stop "quality"; }
+    grep '^| .*auto' "$work/log"
+  else
+    echo "skipped: quality, no model beside the checkout"
+  fi
   echo "llama.cpp plugin: ok"
 }
 

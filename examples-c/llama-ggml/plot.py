@@ -10,13 +10,15 @@ NAMES = {"host": "llama.cpp", "exact": "plugin, exact", "auto": "plugin, acceler
 
 def read(path):
     """{mode: [(tokens, ms of attention a layer, ms of a decoding step's attention a layer)]}, one thread."""
-    out = {}
+    out, columns = {}, None
     for line in open(path, encoding="utf-8"):
         cells = [c.strip() for c in line.strip().strip("|").split("|")]
+        if cells[0] == "tokens" and "attention ms a layer" in cells:
+            columns = cells.index("attention ms a layer"), cells.index("attention of a step, ms a layer")
         if out and not line.startswith("|"):
             break
-        if len(cells) >= 12 and cells[0].isdigit() and cells[1] == "1" and cells[2] in COLOURS:
-            out.setdefault(cells[2], []).append((int(cells[0]), float(cells[4]), float(cells[10])))
+        if columns and cells[0].isdigit() and cells[1] == "1" and cells[2] in COLOURS:
+            out.setdefault(cells[2], []).append((int(cells[0]), *(float(cells[c]) for c in columns)))
     return out
 
 

@@ -1,6 +1,6 @@
 // Time and accuracy of a real model in the stock host, attention by the host itself and by the plugin.
 //
-//   bench time <libraries> <plugin or -> <model> <prompts.jsonl> <modes> <lengths> <threads>   e.g. host,exact,auto 4096,8192 1
+//   bench time <libraries> <plugin or -> <model> <prompts.jsonl or text> <modes> <lengths> <threads>   e.g. host,exact,auto 4096,8192 1
 //   bench lines <libraries> <plugin or -> <model> <prompts.jsonl> <modes> <count>
 //   bench perplexity <libraries> <plugin or -> <model> <text> <modes> <tokens>
 //
@@ -8,140 +8,39 @@
 // with "-" for the plugin, is the host alone. A mode may carry a tolerance: auto:0.02. In the environment: BENCH_THREADS
 // (2) of the last two, BENCH_STEPS (32) to decode, BENCH_UBATCH (512) tokens at a time.
 
+#include "driver.h"
 #include "host.h"
 
 #include "../src/iceformer-ggml-stats.h"
-#include "llama.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
 namespace {
 
-using Tokens = std::vector<llama_token>;
-using Context = std::unique_ptr<llama_context, void (*)(llama_context *)>;
+using namespace test;
 
 llama_model * model;
 void (*read_stats)(iceformer_ggml_stats *, bool);
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-std::vector<std::string> split(const std::string & text, char at) {
-    std::vector<std::string> out;
-    std::stringstream in(text);
-    for (std::string part; std::getline(in, part, at);) {
-        out.push_back(part);
-    }
-    return out;
-}
-
-// Value of a string field of one line of JSON.
-std::string field(const std::string & line, const std::string & name) {
-    const size_t at = line.find("\"" + name + "\": \"");
-    std::string out;
-    if (at == std::string::npos) {
-        return out;
-    }
-    for (size_t i = at + name.size() + 5; i < line.size() && line[i] != '"'; i++) {
-        if (line[i] == '\\' && ++i < line.size()) {
-            out += line[i] == 'n' ? '\n' : line[i] == 't' ? '\t' : line[i];
-        } else {
-            out += line[i];
-        }
-    }
-    return out;
-}
-
-std::vector<std::string> lines_of(const char * path) {
-    std::ifstream in(path);
-    std::vector<std::string> out;
-    for (std::string line; std::getline(in, line);) {
-        out.push_back(line);
-    }
-    if (out.empty()) {
-        fprintf(stderr, "%s: nothing to read\n", path);
-        exit(1);
-    }
-    return out;
-}
-
-Tokens tokens_of(const std::string & text, bool begin) {
-    const llama_vocab * vocab = llama_model_get_vocab(model);
-    Tokens out(text.size() + 2);
-    const int n = llama_tokenize(vocab, text.data(), int(text.size()), out.data(), int(out.size()), false, false);
-    out.resize(size_t(std::max(n, 0)));
-    if (begin) {
-        out.insert(out.begin(), llama_vocab_bos(vocab));
-    }
-    return out;
-}
-
-int ubatch() { return getenv("BENCH_UBATCH") ? atoi(getenv("BENCH_UBATCH")) : 512; }
-int threads_of() { return getenv("BENCH_THREADS") ? atoi(getenv("BENCH_THREADS")) : 2; }
-
-Context context(const std::string & mode, int room, int threads) {
-    const std::vector<std::string> parts = split(mode, ':');
-    setenv("ICE_MODE", parts[0] == "stock" ? "auto" : parts[0].c_str(), 1);
-    setenv("ICE_TOLERANCE", parts.size() > 1 ? parts[1].c_str() : "0.05", 1);
-    llama_context_params p = llama_context_default_params();
-    p.n_ctx = uint32_t((room + 255) / 256 * 256);
-    p.n_batch = p.n_ubatch = uint32_t(ubatch());
-    p.n_threads = p.n_threads_batch = threads;
-    p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-    Context ctx(llama_init_from_model(model, p), llama_free);
-    if (!ctx) {
-        fprintf(stderr, "no context\n");
-        exit(1);
-    }
-    return ctx;
-}
-
-// Runs tokens; `each` gets the logits of token i.
-template <typename F> void feed(llama_context * ctx, const Tokens & tokens, bool all_logits, F each) {
-    for (size_t at = 0; at < tokens.size();) {
-        const size_t n = std::min(size_t(ubatch()), tokens.size() - at);
-        llama_batch batch = llama_batch_init(int(n), 0, 1);
-        const int begin = llama_memory_seq_pos_max(llama_get_memory(ctx), 0) + 1;
-        for (size_t i = 0; i < n; i++) {
-            batch.token[i] = tokens[at + i];
-            batch.pos[i] = begin + int(i);
-            batch.n_seq_id[i] = 1;
-            batch.seq_id[i][0] = 0;
-            batch.logits[i] = all_logits || at + i + 1 == tokens.size();
-        }
-        batch.n_tokens = int(n);
-        if (llama_decode(ctx, batch) != 0) {
-            fprintf(stderr, "llama_decode failed\n");
-            exit(1);
-        }
-        for (size_t i = 0; i < n; i++) {
-            if (batch.logits[i]) {
-                each(at + i, llama_get_logits_ith(ctx, int(i)));
-            }
-        }
-        llama_batch_free(batch);
-        at += n;
-    }
-}
-
 int time_table(const char * prompts, const std::vector<std::string> & modes, const std::vector<std::string> & lengths, int threads) {
     std::string all;
-    for (const std::string & line : lines_of(prompts)) {
-        all += field(line, "prompt") + "\n\n";
+    if (const std::string name = prompts; name.size() > 6 && name.compare(name.size() - 6, 6, ".jsonl") == 0) {
+        for (const std::string & line : lines_of(prompts)) {
+            all += field(line, "prompt") + "\n\n";
+        }
+    } else {
+        all = text_of(prompts);
     }
-    const Tokens text = tokens_of(all, true);
+    const Tokens text = tokens_of(model, all, true);
     const int layers = llama_model_n_layer(model);
-    printf("| tokens | threads | mode | whole prompt s | attention ms a layer | ratio | fingerprints ms | appending ms | masks ms | decode step ms | attention of a step, ms a layer | of it fingerprints | ratio | pairs scored |\n");
-    printf("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    printf("| tokens | threads | mode | whole prompt s | of it attention | attention ms a layer | ratio | fingerprints ms | appending ms | masks ms | decode step ms | tokens a second | attention of a step, ms a layer | of it fingerprints | ratio | pairs scored | measured error |\n");
+    printf("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (const std::string & length : lengths) {
         const size_t n = size_t(std::max(1, atoi(length.c_str())));
         if (text.size() < n + 2000) {
@@ -150,7 +49,7 @@ int time_table(const char * prompts, const std::vector<std::string> & modes, con
         }
         double first = 0, first_step = 0;
         for (const std::string & mode : modes) {
-            Context ctx = context(mode, int(n) + 2048, threads);
+            Context ctx = context(model, mode, int(n) + 2048, threads);
             iceformer_ggml_stats s = {}, d = {};
             auto read = [&](iceformer_ggml_stats & to) {
                 if (read_stats) {
@@ -176,9 +75,13 @@ int time_table(const char * prompts, const std::vector<std::string> & modes, con
                 first = a;
                 first_step = b;
             }
-            printf("| %zu | %d | %s | %.2f | %.1f | %.2f | %.1f | %.1f | %.1f | %.2f | %.3f | %.3f | %.2f | %.1f %% |\n", n, threads, mode.c_str(), prompt, a, first / a,
-                   1e3 * s.check_seconds / layers, 1e3 * s.append_seconds / layers, 1e3 * s.mask_seconds / layers, 1e3 * step[step.size() / 2], b, 1e3 * d.check_seconds / layers / steps,
-                   first_step / b, s.pairs_dense ? 100.0 * double(s.pairs) / double(s.pairs_dense) : 100.0);
+            char error[32] = "-";
+            if (s.rows_measured > 0) {
+                snprintf(error, sizeof error, "%.1f %%", 100 * std::sqrt(s.squares_measured / double(s.rows_measured)));
+            }
+            printf("| %zu | %d | %s | %.2f | %.0f %% | %.1f | %.2f | %.1f | %.1f | %.1f | %.2f | %.1f | %.3f | %.3f | %.2f | %.1f %% | %s |\n", n, threads, mode.c_str(), prompt, 100 * s.attend_seconds / prompt, a, first / a,
+                   1e3 * s.check_seconds / layers, 1e3 * s.append_seconds / layers, 1e3 * s.mask_seconds / layers, 1e3 * step[step.size() / 2], 1 / step[step.size() / 2], b, 1e3 * d.check_seconds / layers / steps,
+                   first_step / b, s.pairs_dense ? 100.0 * double(s.pairs) / double(s.pairs_dense) : 100.0, error);
             fflush(stdout);
         }
     }
@@ -200,20 +103,18 @@ int lines_table(const char * prompts, const std::vector<std::string> & modes, in
     int same = 0;
     size_t longest = 0;
     for (const std::string & line : lines) {
-        const Tokens prompt = tokens_of(field(line, "prompt"), true);
+        const Tokens prompt = tokens_of(model, field(line, "prompt"), true);
         longest = std::max(longest, prompt.size());
         std::vector<std::string> said;
         for (size_t m = 0; m < modes.size(); m++) {
-            Context ctx = context(modes[m], int(prompt.size()) + 32, threads_of());
+            Context ctx = context(model, modes[m], int(prompt.size()) + 32, threads_of());
             const double begin = now();
             llama_token next = 0;
             auto best = [&](size_t, const float * logits) { next = llama_token(std::max_element(logits, logits + llama_vocab_n_tokens(vocab)) - logits); };
             feed(ctx.get(), prompt, false, best);
             std::string text;
             for (int i = 0; i < 12; i++) {
-                char piece[64];
-                const int n = llama_token_to_piece(vocab, next, piece, sizeof piece, 0, false);
-                text.append(piece, size_t(std::max(n, 0)));
+                text += piece_of(model, next);
                 feed(ctx.get(), Tokens{next}, false, best);
             }
             seconds[m] += now() - begin;
@@ -230,10 +131,7 @@ int lines_table(const char * prompts, const std::vector<std::string> & modes, in
 }
 
 int perplexity(const char * path, const std::vector<std::string> & modes, int tokens) {
-    std::ifstream in(path);
-    std::stringstream all;
-    all << in.rdbuf();
-    Tokens text = tokens_of(all.str(), true);
+    Tokens text = tokens_of(model, text_of(path), true);
     if (int(text.size()) < tokens) {
         fprintf(stderr, "%s holds %zu tokens\n", path, text.size());
         return 1;
@@ -242,7 +140,7 @@ int perplexity(const char * path, const std::vector<std::string> & modes, int to
     const int vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
     double first = 0;
     for (const std::string & mode : modes) {
-        Context ctx = context(mode, tokens, threads_of());
+        Context ctx = context(model, mode, tokens, threads_of());
         double sum = 0;
         feed(ctx.get(), text, true, [&](size_t i, const float * logits) {
             if (i + 1 < text.size()) {
@@ -270,12 +168,7 @@ int main(int argc, char ** argv) {
         return 2;
     }
     test::load(argv[2], argv[3]);
-    llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
-    model = llama_model_load_from_file(argv[4], llama_model_default_params());
-    if (!model) {
-        fprintf(stderr, "%s: no model\n", argv[4]);
-        return 1;
-    }
+    model = load_model(argv[4]);
     if (ggml_backend_reg_t reg = ggml_backend_reg_by_name("iceformer")) {
         read_stats = reinterpret_cast<decltype(read_stats)>(ggml_backend_reg_get_proc_address(reg, "iceformer_stats"));
     }
