@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/llama.svg from the first table of docs/llama.md: plot.py <docs/llama.md> <docs/llama.svg>."""
+"""Draws what measure.sh prints: plot.py <its output> <file.svg>."""
 
 import math
 import sys
