@@ -76,14 +76,14 @@ fn a_random_model() {
     let model = Model::load(&file);
     std::fs::remove_file(&file).ok();
     let model = model.expect("a model");
-    let outcomes = probe(&model, Mode::Accelerated, &[0.05, 0.0]);
+    let outcomes = probe(&model, Mode::Accelerated, &[0.05, 0.0005]);
     for layer in &outcomes[0].layers {
         // Rows were measured, and what was measured is what the rows err by.
         let (said, error) = (layer.measured_error().expect("measured rows"), layer.error());
         assert!(error > 0.0 && error < 0.2 && said < 0.2, "{error}, measured {said}");
         assert!(layer.quantile(0.5) <= layer.quantile(0.99));
     }
-    // Tolerance 0 is exact.
+    // Below 0.001 attention is exact.
     assert!(outcomes[1].layers.iter().all(|l| l.error() < 1e-5 && l.pairs[0] == l.pairs[1] && l.measured.0 == 0));
     read(&model, &outcomes);
 }
