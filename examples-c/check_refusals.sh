@@ -77,6 +77,16 @@ make_file "$dir/integers" "$(echo "{$q,$k,$v}" | sed 's/F16/I16/g')" 48
 refused "integers" "$dir/integers"
 make_file "$dir/json" "{$q,$k,$v" 48
 refused "JSON without an end" "$dir/json"
+bytes='"layer0.q":{"dtype":"I8","shape":[1,4,4],"data_offsets":[0,16]}'
+make_file "$dir/bytes" "{$bytes,$k,$v}" 48
+refused "bytes without a scale" "$dir/bytes"
+scale='"layer0.q.scale":{"dtype":"F16","shape":[1,3],"data_offsets":[48,54]}'
+make_file "$dir/scale" "{$bytes,$k,$v,$scale}" 54
+refused "bytes with too few scales" "$dir/scale"
+make_file "$dir/first" "{\"__metadata__\":{\"layer0.first\":\"2\"},$q,$k,$v}" 48
+refused "more queries than the keys leave room for" "$dir/first"
+make_file "$dir/word" "{\"__metadata__\":{\"layer0.first\":\"two\"},$q,$k,$v}" 48
+refused "a position that is no number" "$dir/word"
 
 # Numbers are checked by the library, when the file has been accepted and its description printed.
 make_file "$dir/nan" "{$q,$k,$v}" 32
@@ -94,7 +104,8 @@ fi
 refused "unknown option" --speed
 refused "no rows" --rows 0
 refused "rows not a number" --rows 12x
-refused "option without a value" --top-k
+refused "option without a value" --keys
+refused "drawing in no folder" --svg "$dir/there-is-no-such-folder/drawing.svg"
 refused "tolerance out of range" --tolerance 2
 refused "unknown instruction set" --isa abacus
 refused "two files" "$good" "$good"

@@ -48,7 +48,7 @@ def read(path):
     size = int(raw[:8].view("<u8")[0])
     header = json.loads(raw[8 : 8 + size].tobytes())
     meta = header.pop("__metadata__", {})
-    kinds = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+    kinds = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1"}
     tensors = {}
     for name, t in header.items():
         if t["dtype"] in kinds:
@@ -57,6 +57,10 @@ def read(path):
             if t["dtype"] == "BF16":
                 a = (a.astype(np.uint32) << 16).view(np.float32)
             tensors[name] = a
+    # Bytes that a factor of their row multiplies.
+    for name in [name for name in tensors if name + ".scale" in tensors]:
+        scale = tensors.pop(name + ".scale").astype(np.float32)
+        tensors[name] = (tensors[name] * scale[..., None]).astype(np.float16)
     return tensors, meta
 
 

@@ -1,5 +1,8 @@
 //! Captured queries, keys and values: safetensors with `layer{l}.q` `[heads, n, d]`, `layer{l}.k` and `.v`
 //! `[KV heads, n, d]`, metadata `causal` (and `layer{l}.causal` where a layer differs).
+//!
+//! Elements are floats, or bytes (I8) that a factor of their row in `layer{l}.q.scale` `[heads, n]` multiplies. `layer{l}.first` is the
+//! position of the first query where only the last rows of a prompt have queries.
 
 use crate::aligned::Aligned;
 use crate::bias::Bias;
@@ -21,9 +24,11 @@ pub struct Layer {
     pub heads_kv: usize,
     /// Tokens.
     pub rows: usize,
+    /// Position of the first query; 0 where every token has one.
+    pub first: usize,
     /// Elements of a row.
     pub dim: usize,
-    /// `[heads_q, rows, dim]`.
+    /// `[heads_q, rows - first, dim]`.
     pub q: Aligned,
     /// `[heads_kv, rows, dim]`.
     pub k: Aligned,
@@ -36,7 +41,8 @@ pub struct Layer {
 impl Layer {
     /// Queries of one head.
     pub fn queries(&self, head: usize) -> &[f32] {
-        &self.q[head * self.rows * self.dim..][..self.rows * self.dim]
+        let n = (self.rows - self.first) * self.dim;
+        &self.q[head * n..][..n]
     }
 
     /// Keys that one query head uses.
@@ -57,15 +63,35 @@ pub fn bundled() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples-c/data/heads.safetensors")
 }
 
+/// Heads of SmolLM2-135M with sinks that are bundled with the C examples: the last rows of a prompt of 16,384 tokens.
+pub fn sinks() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples-c/data/smollm2-16k.safetensors")
+}
+
 /// One causal layer of Gaussian noise: two heads on one KV head of 64 elements.
 pub fn noise(rows: usize) -> Vec<Layer> {
     let draw = |heads: usize, seed: u64| Aligned::from(crate::speed::noise(heads * rows * 64, seed));
     let (q, k, v) = (draw(2, 1), draw(1, 2), draw(1, 3));
-    vec![Layer { number: 0, causal: true, heads_q: 2, heads_kv: 1, rows, dim: 64, q, k, v, bias: None }]
+    vec![Layer { number: 0, causal: true, heads_q: 2, heads_kv: 1, rows, first: 0, dim: 64, q, k, v, bias: None }]
 }
 
 /// Reads a file of captured heads, the first `most` tokens of each.
+///
+/// # Errors
+/// What cannot be read; queries of some rows only, see [`load_rows`].
 pub fn load(path: &Path, most: usize) -> Result<Vec<Layer>, Box<dyn Error>> {
+    let layers = load_rows(path, most)?;
+    match layers.iter().find(|l| l.first > 0) {
+        Some(l) => Err(format!("layer {} has queries of its last {} tokens only", l.number, l.rows - l.first).into()),
+        None => Ok(layers),
+    }
+}
+
+/// Reads a file of captured heads, the first `most` tokens of each, also where only the last rows have queries.
+///
+/// # Errors
+/// What cannot be read; no layer; `most` tokens without a query.
+pub fn load_rows(path: &Path, most: usize) -> Result<Vec<Layer>, Box<dyn Error>> {
     let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
     let words = metadata.metadata().clone().unwrap_or_default();
@@ -76,25 +102,47 @@ pub fn load(path: &Path, most: usize) -> Result<Vec<Layer>, Box<dyn Error>> {
         file.names().iter().filter_map(|n| n.strip_prefix("layer")?.strip_suffix(".q")?.parse().ok()).collect();
     numbers.sort_unstable();
     for number in numbers {
-        let q = file.tensor(&format!("layer{number}.q"))?;
-        let (k, v) = (file.tensor(&format!("layer{number}.k"))?, file.tensor(&format!("layer{number}.v"))?);
-        let (&[heads_q, n, dim], &[heads_kv, _, _]) = (q.shape(), k.shape()) else {
+        let shape = |part: &str| Ok::<_, Box<dyn Error>>(file.tensor(&format!("layer{number}.{part}"))?.shape().to_vec());
+        let (&[heads_q, n_q, dim], &[heads_kv, n, _]) = (&shape("q")?[..], &shape("k")?[..]) else {
             return Err("tensors must have three dimensions".into());
         };
+        let first = match words.get(&format!("layer{number}.first")) {
+            Some(word) => word.parse().map_err(|_| format!("layer{number}.first is no position"))?,
+            None => 0,
+        };
         let rows = n.min(most);
-        let cut = |t: &safetensors::tensor::TensorView<'_>, heads: usize| -> Result<Aligned, Box<dyn Error>> {
-            if t.shape() != [heads, n, dim] {
+        if n_q + first != n || rows <= first {
+            return Err(format!("layer {number}: {n_q} queries from position {first} on, {rows} keys").into());
+        }
+        let cut = |part: &str, want: [usize; 3], keep: usize| -> Result<Aligned, Box<dyn Error>> {
+            if shape(part)? != want {
                 return Err("shapes of a layer do not fit together".into());
             }
-            let all = floats(t.dtype(), t.data())?;
-            Ok(all.chunks(n * dim).flat_map(|head| head[..rows * dim].iter().copied()).collect())
+            let all = elements(&file, &format!("layer{number}.{part}"))?;
+            Ok(all.chunks(want[1] * dim).flat_map(|head| head[..keep * dim].iter().copied()).collect())
         };
         let word = words.get(&format!("layer{number}.causal")).or_else(|| words.get("causal"));
         let causal = word.is_some_and(|w| w.eq_ignore_ascii_case("true") || w == "1");
-        let (q, k, v) = (cut(&q, heads_q)?, cut(&k, heads_kv)?, cut(&v, heads_kv)?);
-        layers.push(Layer { number, causal, heads_q, heads_kv, rows, dim, q, k, v, bias: None });
+        let q = cut("q", [heads_q, n_q, dim], rows - first)?;
+        let (k, v) = (cut("k", [heads_kv, n, dim], rows)?, cut("v", [heads_kv, n, dim], rows)?);
+        layers.push(Layer { number, causal, heads_q, heads_kv, rows, first, dim, q, k, v, bias: None });
     }
     if layers.is_empty() { Err("no tensor layer{l}.q".into()) } else { Ok(layers) }
+}
+
+/// A tensor `[heads, rows, dim]` in f32.
+fn elements(file: &SafeTensors<'_>, name: &str) -> Result<Vec<f32>, Box<dyn Error>> {
+    let t = file.tensor(name)?;
+    if t.dtype() != Dtype::I8 {
+        return floats(t.dtype(), t.data());
+    }
+    let scale = file.tensor(&format!("{name}.scale"))?;
+    if scale.shape() != &t.shape()[..2] {
+        return Err(format!("{name}.scale does not have a factor for every row").into());
+    }
+    let dim = t.shape()[2].max(1);
+    let rows = t.data().chunks_exact(dim).zip(floats(scale.dtype(), scale.data())?);
+    Ok(rows.flat_map(|(row, scale)| row.iter().map(move |&b| f32::from(b as i8) * scale)).collect())
 }
 
 /// Captures of one model as one text: rows one after the other, head by head.
@@ -109,7 +157,7 @@ pub fn chain(parts: Vec<Vec<Layer>>) -> Result<Vec<Layer>, Box<dyn Error>> {
             return Err("captures of different layers".into());
         }
         for (to, from) in all.iter_mut().zip(part) {
-            let shape = |l: &Layer| (l.number, l.causal, l.heads_q, l.heads_kv, l.dim);
+            let shape = |l: &Layer| (l.number, l.causal, l.heads_q, l.heads_kv, l.dim, l.first);
             if shape(to) != shape(&from) {
                 return Err(format!("layer {} differs between captures", to.number).into());
             }
@@ -147,6 +195,7 @@ mod tests {
             heads_q: 2,
             heads_kv: 1,
             rows,
+            first: 0,
             dim: 2,
             q: row(2),
             k: row(1),

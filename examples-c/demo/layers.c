@@ -9,10 +9,16 @@ static bool fail(model *m, uint64_t number, const char *what) {
   return false;
 }
 
-static const st_tensor *part(const model *m, uint64_t number, char letter) {
-  char name[40];
-  snprintf(name, sizeof name, "layer%" PRIu64 ".%c", number, letter);
+static const st_tensor *part(const model *m, uint64_t number, const char *what) {
+  char name[48];
+  snprintf(name, sizeof name, "layer%" PRIu64 ".%s", number, what);
   return st_find(&m->file, name);
+}
+
+static const char *word(const model *m, uint64_t number, const char *what) {
+  char key[48];
+  snprintf(key, sizeof key, "layer%" PRIu64 ".%s", number, what);
+  return st_metadata(&m->file, key);
 }
 
 /* "layer12.q" -> 12; the name must be written as this program would write it. */
@@ -25,37 +31,55 @@ static bool layer_number(const char *name, uint64_t *number) {
 }
 
 static bool is_causal(const model *m, uint64_t number) {
-  char key[40];
-  snprintf(key, sizeof key, "layer%" PRIu64 ".causal", number);
-  const char *value = st_metadata(&m->file, key);
+  const char *value = word(m, number, "causal");
   if (value == NULL) value = st_metadata(&m->file, "causal");
   return value != NULL && (strcmp(value, "True") == 0 || strcmp(value, "true") == 0 || strcmp(value, "1") == 0);
 }
 
+/* Position of the first query: 0 without a word in the file. */
+static bool first_query(const model *m, layer *l) {
+  const char *value = word(m, l->number, "first");
+  char *end = NULL;
+  if (value == NULL) return true;
+  unsigned long long x = strtoull(value, &end, 10);
+  l->first = (size_t)x;
+  return value[0] >= '0' && value[0] <= '9' && *end == 0 && x <= UINT32_MAX;
+}
+
+static bool check_tensor(model *m, layer *l, layer_part p) {
+  const st_tensor *t = l->part[p], *scale = l->scale[p];
+  if (t->dtype == ST_OTHER) return fail(m, l->number, "only F32, F16, BF16, and I8 with a scale can be read");
+  if (t->dims != 3) return fail(m, l->number, "tensors must be [heads, tokens, dim]");
+  for (int j = 0; j < 3; j++) {
+    if (t->shape[j] == 0) return fail(m, l->number, "a tensor is empty");
+    if (t->shape[j] > UINT32_MAX) return fail(m, l->number, "a tensor is too large");
+  }
+  if (t->dtype != ST_I8) {
+    l->scale[p] = NULL;
+  } else if (scale == NULL || scale->dtype != ST_F16 || scale->dims != 2 || scale->shape[0] != t->shape[0] ||
+             scale->shape[1] != t->shape[1]) {
+    return fail(m, l->number, "bytes need a scale in F16 for every row");
+  }
+  return true;
+}
+
 static bool check_layer(model *m, layer *l) {
-  const st_tensor *parts[3] = {l->q, l->k, l->v};
-  if (l->k == NULL || l->v == NULL) return fail(m, l->number, "keys or values are missing");
-  for (int i = 0; i < 3; i++) {
-    const st_tensor *t = parts[i];
-    if (t->dtype == ST_OTHER) return fail(m, l->number, "only F32, F16 and BF16 can be read");
-    if (t->dims != 3) return fail(m, l->number, "tensors must be [heads, tokens, dim]");
-    for (int j = 0; j < 3; j++) {
-      if (t->shape[j] == 0) return fail(m, l->number, "a tensor is empty");
-      if (t->shape[j] > UINT32_MAX) return fail(m, l->number, "a tensor is too large");
-    }
+  if (l->part[PART_K] == NULL || l->part[PART_V] == NULL) return fail(m, l->number, "keys or values are missing");
+  for (int p = PART_Q; p <= PART_V; p++) {
+    if (!check_tensor(m, l, (layer_part)p)) return false;
   }
-  if (l->k->shape[0] != l->v->shape[0] || l->q->shape[0] % l->k->shape[0] != 0) {
-    return fail(m, l->number, "query heads must be a multiple of the KV heads");
-  }
-  if (l->q->shape[1] != l->k->shape[1] || l->q->shape[1] != l->v->shape[1]) {
+  if (!first_query(m, l)) return fail(m, l->number, "the position of the first query is no number");
+  const uint64_t *q = l->part[PART_Q]->shape, *k = l->part[PART_K]->shape, *v = l->part[PART_V]->shape;
+  if (k[0] != v[0] || q[0] % k[0] != 0) return fail(m, l->number, "query heads must be a multiple of the KV heads");
+  if (q[1] + l->first != k[1] || k[1] != v[1]) {
     return fail(m, l->number, "queries, keys and values differ in length");
   }
-  if (l->q->shape[2] != l->k->shape[2]) return fail(m, l->number, "queries and keys differ in dimension");
-  l->heads_q = (size_t)l->q->shape[0];
-  l->heads_kv = (size_t)l->k->shape[0];
-  l->rows = (size_t)l->q->shape[1];
-  l->dim_k = (size_t)l->q->shape[2];
-  l->dim_v = (size_t)l->v->shape[2];
+  if (q[2] != k[2]) return fail(m, l->number, "queries and keys differ in dimension");
+  l->heads_q = (size_t)q[0];
+  l->heads_kv = (size_t)k[0];
+  l->rows = (size_t)k[1];
+  l->dim_k = (size_t)q[2];
+  l->dim_v = (size_t)v[2];
   l->causal = is_causal(m, l->number);
   return true;
 }
@@ -76,9 +100,12 @@ bool model_open(model *m, const char *path) {
     if (!layer_number(m->file.tensors[i].name, &number)) continue;
     layer *l = &m->layers[m->n_layers++];
     l->number = number;
-    l->q = &m->file.tensors[i];
-    l->k = part(m, number, 'k');
-    l->v = part(m, number, 'v');
+    l->part[PART_Q] = &m->file.tensors[i];
+    l->part[PART_K] = part(m, number, "k");
+    l->part[PART_V] = part(m, number, "v");
+    l->scale[PART_Q] = part(m, number, "q.scale");
+    l->scale[PART_K] = part(m, number, "k.scale");
+    l->scale[PART_V] = part(m, number, "v.scale");
     ok = check_layer(m, l);
   }
   if (ok && m->n_layers == 0) {
@@ -101,40 +128,60 @@ void model_close(model *m) {
   st_close(&m->file);
 }
 
+/* Bytes times the factors of their rows. */
+static float *scaled(model *m, const st_tensor *t, const st_tensor *scale) {
+  size_t rows = (size_t)(t->shape[0] * t->shape[1]), cols = (size_t)t->shape[2];
+  signed char *bytes = st_read(&m->file, t);
+  unsigned char *factors = bytes != NULL ? st_read(&m->file, scale) : NULL;
+  float *out = factors != NULL ? malloc(rows * cols * sizeof *out) : NULL;
+  if (factors != NULL && out == NULL) snprintf(m->file.message, sizeof m->file.message, "out of memory");
+  for (size_t i = 0; out != NULL && i < rows; i++) {
+    float factor = (float)ref_from_f16((uint16_t)(factors[2 * i] | factors[2 * i + 1] << 8));
+    for (size_t c = 0; c < cols; c++) out[i * cols + c] = factor * (float)bytes[i * cols + c];
+  }
+  free(bytes);
+  free(factors);
+  return out;
+}
+
 bool layer_load(model *m, layer *l) {
-  l->q_data = st_read(&m->file, l->q);
-  if (l->q_data != NULL) l->k_data = st_read(&m->file, l->k);
-  if (l->k_data != NULL) l->v_data = st_read(&m->file, l->v);
-  return l->v_data != NULL;
+  for (int p = PART_Q; p <= PART_V; p++) {
+    l->data[p] = l->scale[p] != NULL ? scaled(m, l->part[p], l->scale[p]) : st_read(&m->file, l->part[p]);
+    if (l->data[p] == NULL) return false;
+  }
+  return true;
 }
 
 void layer_unload(layer *l) {
-  free(l->q_data);
-  free(l->k_data);
-  free(l->v_data);
-  l->q_data = l->k_data = l->v_data = NULL;
+  for (int p = PART_Q; p <= PART_V; p++) {
+    free(l->data[p]);
+    l->data[p] = NULL;
+  }
 }
 
-const char *layer_note(const model *m, const layer *l) {
-  char key[40];
-  snprintf(key, sizeof key, "layer%" PRIu64 ".note", l->number);
-  return st_metadata(&m->file, key);
+const char *layer_note(const model *m, const layer *l) { return word(m, l->number, "note"); }
+
+/* Of what is in memory. */
+static st_dtype dtype_of(const layer *l, layer_part part) {
+  return l->scale[part] != NULL ? ST_F32 : l->part[part]->dtype;
 }
 
 ref_rows layer_head(const layer *l, layer_part part, size_t head) {
-  const st_tensor *t = part == PART_Q ? l->q : part == PART_K ? l->k : l->v;
-  const void *data = part == PART_Q ? l->q_data : part == PART_K ? l->k_data : l->v_data;
+  const st_tensor *t = l->part[part];
   if (part != PART_Q) head /= l->heads_q / l->heads_kv;
-  ref_rows r = {data, t->dtype, l->rows, (size_t)t->shape[2]};
-  r.data = (const unsigned char *)data + head * (size_t)t->shape[1] * r.cols * st_dtype_size(t->dtype);
+  ref_rows r = {l->data[part], dtype_of(l, part), (size_t)t->shape[1], (size_t)t->shape[2]};
+  r.data = (const unsigned char *)r.data + head * r.rows * r.cols * st_dtype_size(r.dtype);
   return r;
 }
 
-ice_tensor layer_tensor(const layer *l, layer_part part, size_t head) {
-  ref_rows r = layer_head(l, part, head);
-  ice_tensor t;
-  memset(&t, 0, sizeof t); /* strides 0: packed rows */
-  t.data = r.data;
-  t.dtype = r.dtype == ST_F32 ? ICE_F32 : r.dtype == ST_F16 ? ICE_F16 : ICE_BF16;
-  return t;
+ice_tensor layer_tensor(const layer *l, layer_part part) {
+  const st_tensor *t = l->part[part];
+  st_dtype dtype = dtype_of(l, part);
+  ice_tensor x;
+  memset(&x, 0, sizeof x); /* strides 0: packed */
+  x.data = l->data[part];
+  x.dtype = dtype == ST_F32 ? ICE_F32 : dtype == ST_F16 ? ICE_F16 : ICE_BF16;
+  x.row_stride = (size_t)t->shape[2] * st_dtype_size(dtype);
+  x.head_stride = (size_t)t->shape[1] * x.row_stride;
+  return x;
 }

@@ -1,4 +1,6 @@
-/* The attention layers of a file: `layer{l}.q` [query heads, n, d], `layer{l}.k` and `.v` [KV heads, n, d]. */
+/* The attention layers of a file: `layer{l}.q` [query heads, n, d], `layer{l}.k` and `.v` [KV heads, n, d]. Elements are
+ * floats, or bytes that a factor of their row multiplies, which stands in `layer{l}.q.scale` [query heads, n]. With
+ * metadata `layer{l}.first` only the rows from that position on have queries. */
 #ifndef DEMO_LAYERS_H
 #define DEMO_LAYERS_H
 
@@ -8,11 +10,14 @@
 #include <iceformer.h>
 #include <stdbool.h>
 
+typedef enum layer_part { PART_Q, PART_K, PART_V } layer_part;
+
 typedef struct layer {
   uint64_t number;
-  const st_tensor *q, *k, *v;
-  void *q_data, *k_data, *v_data; /* NULL until loaded */
-  size_t heads_q, heads_kv, rows, dim_k, dim_v;
+  const st_tensor *part[3], *scale[3]; /* by layer_part; scale is NULL where the elements are floats */
+  void *data[3];                       /* NULL until loaded; in f32 where the file has bytes */
+  size_t heads_q, heads_kv, dim_k, dim_v;
+  size_t rows, first; /* tokens; position of the first query */
   bool causal;
 } layer;
 
@@ -34,8 +39,8 @@ void layer_unload(layer *l);
 const char *layer_note(const model *m, const layer *l);
 
 /* One head: of the queries, or of the keys or values that query head `head` uses. */
-typedef enum layer_part { PART_Q, PART_K, PART_V } layer_part;
 ref_rows layer_head(const layer *l, layer_part part, size_t head);
-ice_tensor layer_tensor(const layer *l, layer_part part, size_t head);
+/* All heads. */
+ice_tensor layer_tensor(const layer *l, layer_part part);
 
 #endif

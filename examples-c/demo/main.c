@@ -1,9 +1,9 @@
-/* iceformer-demo: exact and top-k attention on queries, keys and values of trained models, one table. */
+/* iceformer-demo: exact and accelerated attention on queries, keys and values of a trained model, and what it errs by. */
 #include "../common/clock.h"
 #include "layers.h"
 #include "measure.h"
 #include "options.h"
-#include "table.h"
+#include "picture.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -11,23 +11,25 @@
 #include <string.h>
 
 #ifndef DEMO_DATA
-#define DEMO_DATA "data/heads.safetensors"
+#define DEMO_DATA "data/smollm2-16k.safetensors"
 #endif
 
 /* f32 sums over thousands of keys stay well below this; more means a wrong result. */
 #define EXACT_LIMIT 1e-4
 /* Far beyond the default tolerance: more means a wrong result, not an estimate. */
 #define ACCELERATED_LIMIT 0.5
+/* What a call gains less than this is noise of the machine. */
+#define GAIN 1.05
 
-enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, BAR = 30 };
 
-static void no_progress(const measure *m, uint64_t number, size_t head, const char *what) {
-  (void)m, (void)number, (void)head, (void)what;
-}
+static void no_progress(const measure *m, uint64_t number, const char *what) { (void)m, (void)number, (void)what; }
 
-static void show_progress(const measure *m, uint64_t number, size_t head, const char *what) {
-  fprintf(stderr, "\r\033[K%zu of %zu: layer %" PRIu64 " head %zu, %s", m->heads_done + 1, m->heads_all, number, head,
-          what);
+static void show_progress(const measure *m, uint64_t number, const char *what) {
+  size_t full = BAR * m->steps_done / m->steps_all;
+  fputs("\r\033[K[", stderr);
+  for (size_t i = 0; i < BAR; i++) fputc(i < full ? '#' : '.', stderr);
+  fprintf(stderr, "] layer %" PRIu64 ": %s", number, what);
   fflush(stderr);
 }
 
@@ -44,151 +46,195 @@ static size_t rows_used(const layer *l, const options *o) {
   return o->rows != 0 && o->rows < l->rows ? (size_t)o->rows : l->rows;
 }
 
-static uint32_t keys_kept(const options *o, size_t rows) {
-  return o->top_k != 0 ? o->top_k : ice_top_k_for(rows, 0.005f);
-}
-
-static void print_layer(const model *m, const layer *l, const options *o) {
-  size_t rows = rows_used(l, o), sample = rows < 256 ? rows : 256;
-  const char *note = layer_note(m, l);
-  printf("layer %" PRIu64 ": ", l->number);
-  if (note != NULL) {
-    print_plain(note);
+static void print_start(const model *m, const options *o) {
+  const char *source = st_metadata(&m->file, "source");
+  printf("iceformer %s, %s, %" PRIu32 " thread%s", ice_version_string(), ice_isa_name(), o->threads,
+         o->threads == 1 ? "" : "s");
+  if (source != NULL) {
     printf("; ");
+    print_plain(source);
   }
-  printf("%zu query / %zu KV heads, %zu tokens, d = %zu, %s, ", l->heads_q, l->heads_kv, rows, l->dim_k,
-         l->causal ? "causal" : "not causal");
-  printf("top-k keeps %" PRIu32 " keys, errors on %zu rows (%.3g %%)\n", keys_kept(o, rows), sample,
-         100.0 * (double)sample / (double)rows);
+  printf("\n");
+  fflush(stdout);
 }
 
-/* Columns: layer, head; then per mode time, (speed,) errors, (mass kept or error measured,) work memory. */
-typedef struct report {
-  table table;
-  bool bars[32];
-  size_t columns;
-} report;
+/* What was measured, summed up. */
+typedef struct sums {
+  double seconds[RUN_MODES], error[RUN_MODES], worst_p99, measured, pairs, pairs_dense, mass;
+  size_t layers, measured_layers, exact_layers;
+} sums;
 
-static void heading(report *r, bool bar, const char *text) {
-  table_cell(&r->table, "%s", text);
-  r->bars[r->columns++] = bar;
-}
-
-static void report_start(report *r) {
-  memset(r, 0, sizeof *r);
-  table_start(&r->table, 2 + 4 + 6 + 6);
-  heading(r, false, "layer");
-  heading(r, false, "head");
+static void add(sums *to, const layer_result *x) {
   for (int mode = 0; mode < RUN_MODES; mode++) {
-    char name[TABLE_CELL];
-    snprintf(name, sizeof name, "%s ms", run_mode_name[mode]);
-    heading(r, true, name);
-    if (mode != RUN_EXACT) heading(r, false, "speed");
-    heading(r, false, "err mean");
-    if (mode == RUN_ACCELERATED) heading(r, false, "measured");
-    heading(r, false, "err p99");
-    if (mode == RUN_TOP_K) heading(r, false, "mass");
-    heading(r, false, "KiB");
+    to->seconds[mode] += x->seconds[mode];
+    to->error[mode] += x->error[mode].mean;
+  }
+  if (x->error[RUN_FAST].p99 > to->worst_p99) to->worst_p99 = x->error[RUN_FAST].p99;
+  to->pairs += (double)x->stats.pairs;
+  to->pairs_dense += (double)x->stats.pairs_dense;
+  to->mass += x->mass;
+  to->layers++;
+  if (x->stats.mode == ICE_MODE_EXACT) {
+    to->exact_layers++;
+  } else if (!isnan(x->stats.measured_error)) {
+    to->measured += (double)x->stats.measured_error;
+    to->measured_layers++;
   }
 }
 
-/* Heads too short to measure have none. */
-static void table_measured(table *t, double measured) {
-  if (isnan(measured)) {
-    table_cell(t, "-");
+static const char *why_exact(ice_reason reason) {
+  return reason == ICE_REASON_SHORT     ? "the prompt is short"
+         : reason == ICE_REASON_DIFFUSE ? "cells would cost as much"
+                                        : "no faster way keeps the tolerance";
+}
+
+static void print_layer(const model *m, const layer *l, const options *o, const layer_result *x) {
+  size_t rows = rows_used(l, o);
+  const char *note = layer_note(m, l);
+  const ice_attention_stats *s = &x->stats;
+  printf("\nlayer %" PRIu64, l->number);
+  if (note != NULL) {
+    printf(", ");
+    print_plain(note);
+  }
+  printf(" (%zu query / %zu KV heads of %zu, %zu tokens, ", l->heads_q, l->heads_kv, l->dim_k, rows);
+  if (l->first > 0) printf("queries of the last %zu, ", rows - l->first);
+  printf("%s)\n", l->causal ? "causal" : "not causal");
+  printf("  exact        %8.1f ms   error %.1e, %.1f MiB of work memory\n", 1e3 * x->seconds[RUN_EXACT],
+         x->error[RUN_EXACT].mean, (double)x->work[RUN_EXACT] / 1048576);
+  if (s->mode == ICE_MODE_EXACT) {
+    printf("  verdict: attended exactly, because %s\n", why_exact(s->reason));
+    return;
+  }
+  printf("  accelerated  %8.1f ms   error %.2f %%, measured by the call itself: ", 1e3 * x->seconds[RUN_FAST],
+         100 * x->error[RUN_FAST].mean);
+  if (isnan(s->measured_error)) {
+    printf("-");
   } else {
-    table_cell(t, "%.1e", measured);
+    printf("%.2f %%", 100 * (double)s->measured_error);
   }
+  printf("; %.0f %% of the pairs scored, %.1f MiB\n", 100 * (double)s->pairs / (double)s->pairs_dense,
+         (double)x->work[RUN_FAST] / 1048576);
 }
 
-/* `head` of "all" is the layer: times and memory of its heads, errors of their outputs side by side. */
-static void report_row(report *r, uint64_t number, const char *head, const head_result *x) {
-  table_cell(&r->table, "%" PRIu64, number);
-  table_cell(&r->table, "%s", head);
-  for (int mode = 0; mode < RUN_MODES; mode++) {
-    table_cell(&r->table, "%.2f", 1e3 * x->seconds[mode]);
-    if (mode != RUN_EXACT) table_cell(&r->table, "%.2fx", x->seconds[RUN_EXACT] / x->seconds[mode]);
-    table_cell(&r->table, "%.1e", x->error[mode].mean);
-    if (mode == RUN_ACCELERATED) table_measured(&r->table, x->measured);
-    table_cell(&r->table, "%.1e", x->error[mode].p99);
-    if (mode == RUN_TOP_K) table_cell(&r->table, "%.3f", x->mass);
-    table_cell(&r->table, "%.0f", (double)x->work[mode] / 1024);
+/* Speed and error in one line. */
+static void print_verdict(double exact, double fast, double error, double measured, double p99, double tolerance) {
+  double gain = exact / fast;
+  if (gain >= GAIN) {
+    printf("%.2f times as fast as exact attention", gain);
+  } else {
+    printf("no gain (%.2f times the speed of exact attention)", gain);
   }
+  printf(", error %.1f %% of a tolerance of %g %%", 100 * error, 100 * tolerance);
+  if (error > tolerance) printf(": NOT KEPT");
+  if (!isnan(measured)) printf(", measured %.1f %%", 100 * measured);
+  printf("; 99 of 100 rows within %.0f %%\n", 100 * p99);
 }
 
-static bool check(const measure *m, const layer *l, size_t head, const head_result *x) {
+static void print_top_k(const layer_result *x, uint32_t keys) {
+  printf("  top-k        %8.1f ms   error %.1f %%: %" PRIu32 " keys a row, which hold %.0f %% of the weight\n",
+         1e3 * x->seconds[RUN_TOP_K], 100 * x->error[RUN_TOP_K].mean, keys, 100 * x->mass);
+}
+
+static bool check(const measure *m, const layer *l, const layer_result *x) {
   clear_progress(m);
   if (!(x->error[RUN_EXACT].p99 < EXACT_LIMIT)) {
-    fprintf(stderr, "iceformer-demo: layer %" PRIu64 " head %zu: exact attention is off by %.1e\n", l->number, head,
+    fprintf(stderr, "iceformer-demo: layer %" PRIu64 ": exact attention is off by %.1e\n", l->number,
             x->error[RUN_EXACT].p99);
     return false;
   }
   if (!(x->mass >= 0 && x->mass < 1.001)) {
-    fprintf(stderr, "iceformer-demo: layer %" PRIu64 " head %zu: top-k kept a mass of %g\n", l->number, head, x->mass);
+    fprintf(stderr, "iceformer-demo: layer %" PRIu64 ": top-k kept a mass of %g\n", l->number, x->mass);
     return false;
   }
-  if (!(x->error[RUN_ACCELERATED].mean < ACCELERATED_LIMIT && !(x->measured >= ACCELERATED_LIMIT))) {
-    fprintf(stderr, "iceformer-demo: layer %" PRIu64 " head %zu: accelerated attention is off by %.1e, measured %.1e\n",
-            l->number, head, x->error[RUN_ACCELERATED].mean, x->measured);
+  if (!(x->error[RUN_FAST].mean < ACCELERATED_LIMIT && !((double)x->stats.measured_error >= ACCELERATED_LIMIT))) {
+    fprintf(stderr, "iceformer-demo: layer %" PRIu64 ": accelerated attention is off by %.1e, measured %.1e\n", l->number,
+            x->error[RUN_FAST].mean, (double)x->stats.measured_error);
     return false;
   }
   return true;
 }
 
-/* Every head of one layer; adds the layer's times to `total`. */
-static bool run_layer(measure *m, const layer *l, report *r, head_result *total) {
-  head_result all;
-  memset(&all, 0, sizeof all);
-  for (size_t head = 0; head < l->heads_q; head++) {
-    head_result x;
-    char name[TABLE_CELL];
-    if (!measure_head(m, l, head, &x)) {
-      clear_progress(m);
-      fprintf(stderr, "iceformer-demo: %s\n", m->message);
-      return false;
-    }
-    if (r->columns == 0) report_start(r);
-    if (!check(m, l, head, &x)) return false;
-    snprintf(name, sizeof name, "%zu", head);
-    report_row(r, l->number, name, &x);
-    all.mass += x.mass / (double)l->heads_q;
-    all.measured += x.measured * x.measured / (double)l->heads_q;
-    for (int mode = 0; mode < RUN_MODES; mode++) {
-      all.seconds[mode] += x.seconds[mode];
-      all.work[mode] = x.work[mode] > all.work[mode] ? x.work[mode] : all.work[mode];
-    }
+static bool run_layer(measure *m, model *of, layer *l, const options *o, picture *p, sums *all) {
+  size_t rows = rows_used(l, o);
+  layer_result x;
+  m->keys = o->keys != 0 ? o->keys : ice_top_k_for(rows, 0.005f);
+  if (!layer_load(of, l)) {
+    fprintf(stderr, "iceformer-demo: %s\n", of->file.message);
+    return false;
   }
-  for (int mode = 0; mode < RUN_MODES; mode++) {
-    all.error[mode] = metrics_spread(m->layer_errors[mode], m->n_sample, m->scratch);
-    total->seconds[mode] += all.seconds[mode];
+  if (!measure_start(m, l, rows)) {
+    fprintf(stderr, "iceformer-demo: out of memory for layer %" PRIu64 "\n", l->number);
+    return false;
   }
-  all.measured = sqrt(all.measured);
-  report_row(r, l->number, "all", &all);
+  if (!measure_layer(m, l, &x)) {
+    clear_progress(m);
+    fprintf(stderr, "iceformer-demo: %s\n", m->message);
+    return false;
+  }
+  if (!check(m, l, &x)) return false;
+  if (!picture_layer(p, l, rows)) {
+    fputs("iceformer-demo: out of memory for the drawing\n", stderr);
+    return false;
+  }
+  print_layer(of, l, o, &x);
+  if (x.stats.mode != ICE_MODE_EXACT) {
+    printf("  verdict: ");
+    print_verdict(x.seconds[RUN_EXACT], x.seconds[RUN_FAST], x.error[RUN_FAST].mean, (double)x.stats.measured_error,
+                  x.error[RUN_FAST].p99, (double)o->tolerance);
+  }
+  if (m->top_k) print_top_k(&x, m->keys);
+  fflush(stdout);
+  add(all, &x);
   return true;
 }
 
-static bool run(model *m, const options *o, report *r, head_result *total) {
-  measure x = {.threads = o->threads, .tolerance = o->tolerance};
+static bool run(model *m, const options *o, picture *p, sums *all) {
+  measure x = {.threads = o->threads, .tolerance = o->tolerance, .top_k = o->top_k};
   bool ok = true;
   x.progress = clock_stderr_is_terminal() ? show_progress : no_progress;
-  for (size_t i = 0; i < m->n_layers; i++) x.heads_all += m->layers[i].heads_q;
+  for (size_t i = 0; i < m->n_layers; i++) x.steps_all += measure_steps(&x, &m->layers[i]);
   for (size_t i = 0; ok && i < m->n_layers; i++) {
-    layer *l = &m->layers[i];
-    size_t rows = rows_used(l, o);
-    x.top_k = keys_kept(o, rows);
-    if (!layer_load(m, l)) {
-      fprintf(stderr, "iceformer-demo: %s\n", m->file.message);
-      ok = false;
-    } else if (!measure_start(&x, l, rows)) {
-      fprintf(stderr, "iceformer-demo: out of memory for layer %" PRIu64 "\n", l->number);
-      ok = false;
-    } else {
-      ok = run_layer(&x, l, r, total);
-    }
+    ok = run_layer(&x, m, &m->layers[i], o, p, all);
     measure_finish(&x);
-    layer_unload(l);
+    layer_unload(&m->layers[i]);
   }
   return ok;
+}
+
+static void print_end(const sums *all, const options *o) {
+  double n = (double)all->layers;
+  printf("\nall %zu layers: exact %.1f ms, accelerated %.1f ms\n  verdict: ", all->layers, 1e3 * all->seconds[RUN_EXACT],
+         1e3 * all->seconds[RUN_FAST]);
+  if (all->exact_layers == all->layers) {
+    printf("attended exactly\n");
+  } else {
+    double measured = all->measured_layers > 0 ? all->measured / (double)all->measured_layers : NAN;
+    print_verdict(all->seconds[RUN_EXACT], all->seconds[RUN_FAST], all->error[RUN_FAST] / n, measured, all->worst_p99,
+                  (double)o->tolerance);
+  }
+  printf("\nms: median of up to 3 calls, building the cells included. error: relative L2 error of a row, all heads side by\n"
+         "side, against f64; mean over rows drawn from the whole prompt. measured: what the call reports itself, from rows\n"
+         "that it attended both ways; root of mean squares. 99 of 100 rows: of the worst layer.\n");
+  if (o->top_k) {
+    printf("\ntop-k is the published method: a search finds the K keys that weigh most for each row, and all others count as\n"
+           "nothing. It took %.1f ms, %.2f times the time of exact attention, and errs by %.0f %%: the keys that it keeps\n"
+           "hold %.0f %% of the weight. It suits heads whose rows look at few keys, and prompts far longer than these.\n",
+           1e3 * all->seconds[RUN_TOP_K], all->seconds[RUN_TOP_K] / all->seconds[RUN_EXACT],
+           100 * all->error[RUN_TOP_K] / n, 100 * all->mass / n);
+  }
+}
+
+/* Whether the first tokens that are asked for have queries. */
+static bool has_queries(const model *m, const options *o) {
+  for (size_t i = 0; i < m->n_layers; i++) {
+    const layer *l = &m->layers[i];
+    if (rows_used(l, o) > l->first) continue;
+    fprintf(stderr, "iceformer-demo: layer%" PRIu64 ": none of the first %zu tokens has a query; %zu or more do\n", l->number,
+            rows_used(l, o), l->first + 1);
+    return false;
+  }
+  return true;
 }
 
 int main(int argc, char **argv) {
@@ -204,38 +250,29 @@ int main(int argc, char **argv) {
   }
   const char *path = o.path != NULL ? o.path : DEMO_DATA;
   model m;
+  picture p = {NULL, 0, 0};
   if (!model_open(&m, path)) {
     fprintf(stderr, "iceformer-demo: %s: %s\n", path, m.file.message);
     return EXIT_USAGE;
   }
-  for (size_t i = 0; i < m.n_layers; i++) print_layer(&m, &m.layers[i], &o);
-  fflush(stdout);
-
-  report r;
-  head_result total;
-  memset(&r, 0, sizeof r);
-  memset(&total, 0, sizeof total);
-  bool ok = run(&m, &o, &r, &total);
-  if (ok) {
-    putchar('\n');
-    ok = table_print(&r.table, r.bars, stdout);
-    if (!ok) fputs("iceformer-demo: out of memory for the table\n", stderr);
+  if (!has_queries(&m, &o)) {
+    model_close(&m);
+    return EXIT_USAGE;
   }
-  if (ok) {
-    printf("\nms: median of up to 5 runs, building index or cells included. speed: exact ms / this ms.\n"
-           "err: relative L2 error of an output row against f64; \"all\": of all heads' outputs side by side.\n"
-           "mass: mean share of the softmax mass on the keys that top-k kept. measured: error that accelerated attention\n"
-           "measured on rows that it also attended exactly (\"all\": root mean square; -: none).\n"
-           "KiB: work memory of one call (\"all\": of the largest).\n");
-    printf("total:");
-    for (int mode = 0; mode < RUN_MODES; mode++) {
-      printf(" %s %.1f ms,", run_mode_name[mode], 1e3 * total.seconds[mode]);
-    }
-    printf(" %" PRIu32 " thread%s; iceformer %s (ABI %" PRIu32 "), %s\n", o.threads, o.threads == 1 ? "" : "s",
-           ice_version_string(), ice_abi_version(), ice_isa_name());
+  if (o.svg != NULL && !picture_open(&p, o.svg, m.n_layers)) {
+    fprintf(stderr, "iceformer-demo: --svg %s: cannot be written\n", o.svg);
+    model_close(&m);
+    return EXIT_USAGE;
   }
-  table_free(&r.table);
+  print_start(&m, &o);
+  sums all;
+  memset(&all, 0, sizeof all);
+  bool ok = run(&m, &o, &p, &all);
+  bool drawn = picture_close(&p);
+  if (!drawn) fprintf(stderr, "iceformer-demo: --svg %s: cannot be written\n", o.svg);
+  if (ok) print_end(&all, &o);
+  if (ok && drawn && o.svg != NULL) printf("\n%s shows what one query attended to.\n", o.svg);
   model_close(&m);
   if (fflush(stdout) != 0) ok = false;
-  return ok ? EXIT_SUCCESS : EXIT_FAILED;
+  return ok && drawn ? EXIT_SUCCESS : EXIT_FAILED;
 }

@@ -1,43 +1,46 @@
-/* One head through every mode: times, errors, memory. */
+/* One layer through every mode: times, errors, memory. */
 #ifndef DEMO_MEASURE_H
 #define DEMO_MEASURE_H
 
 #include "layers.h"
 #include "metrics.h"
 
-typedef enum run_mode { RUN_EXACT, RUN_TOP_K, RUN_ACCELERATED, RUN_MODES } run_mode;
-
-extern const char *const run_mode_name[RUN_MODES];
+typedef enum run_mode { RUN_EXACT, RUN_FAST, RUN_TOP_K, RUN_MODES } run_mode;
 
 typedef struct measure measure;
 
 struct measure {
-  uint32_t top_k, threads;
+  bool top_k; /* also by top-k */
+  uint32_t keys, threads;
   float tolerance;
-  size_t rows, dim_v; /* of the layer at hand */
-  size_t *sample;     /* rows compared with f64, evenly spread */
+  size_t rows, queries; /* of the layer at hand: tokens, and those of them that have queries */
+  size_t *sample;       /* queries compared with f64: one anywhere in each of as many stretches, and the last */
   size_t n_sample;
-  double *reference;                                /* n_sample x dim_v */
-  float *out[RUN_MODES], *lse[RUN_MODES];           /* rows x dim_v, rows */
-  row_error *head_errors, *layer_errors[RUN_MODES]; /* n_sample */
-  double *scratch;                                  /* n_sample */
-  size_t heads_done, heads_all;
-  void (*progress)(const measure *m, uint64_t number, size_t head, const char *what);
+  double *reference;                  /* n_sample x dim_v */
+  float *out[RUN_MODES];              /* heads_q x queries x dim_v */
+  float *lse[RUN_MODES];              /* heads_q x queries */
+  row_error *errors[RUN_MODES];       /* n_sample: the outputs of all heads side by side */
+  double *scratch;                    /* n_sample */
+  size_t steps_done, steps_all;       /* of the progress bar */
+  void (*progress)(const measure *m, uint64_t number, const char *what);
   char message[512]; /* why a call failed */
 };
 
-typedef struct head_result {
+typedef struct layer_result {
   double seconds[RUN_MODES]; /* median */
   spread error[RUN_MODES];
-  double mass;     /* mean share of the softmax mass that top-k kept */
-  double measured; /* error that accelerated attention measured; NaN: it measured nothing */
   size_t work[RUN_MODES]; /* bytes */
-} head_result;
+  ice_attention_stats stats; /* of RUN_FAST */
+  double mass;               /* mean share of the softmax mass that top-k kept */
+} layer_result;
 
-/* Buffers for a layer's first `rows` rows; `layer_errors` start at zero. False: out of memory. */
+/* Calls of `measure_layer` at the progress bar, for one layer. */
+size_t measure_steps(const measure *m, const layer *l);
+
+/* Buffers for a layer's first `rows` tokens. False: out of memory. */
 bool measure_start(measure *m, const layer *l, size_t rows);
 void measure_finish(measure *m);
 
-bool measure_head(measure *m, const layer *l, size_t head, head_result *result);
+bool measure_layer(measure *m, const layer *l, layer_result *result);
 
 #endif

@@ -9,17 +9,20 @@
 static const char help[] =
     "usage: iceformer-demo [FILE] [options]\n"
     "\n"
-    "Runs exact, top-k and accelerated attention on real queries, keys and values, one head at a time, and compares\n"
-    "them with f64.\n"
-    "FILE is a safetensors file with layer{l}.q [query heads, n, d] and layer{l}.k, layer{l}.v [KV heads, n, d],\n"
-    "dtype F32, F16 or BF16; metadata \"causal\" (or \"layer{l}.causal\") = True makes row i see keys 0..i.\n"
-    "Without FILE: the data that comes with the demo.\n"
+    "Runs exact and accelerated attention on real queries, keys and values, layer by layer, and compares both with f64.\n"
+    "Without FILE: two layers of SmolLM2-135M-Instruct at 16,384 tokens, which come with the demo.\n"
+    "FILE is a capture of a model: safetensors with layer{l}.q [query heads, n, d] and layer{l}.k, layer{l}.v\n"
+    "[KV heads, n, d], dtype F32, F16 or BF16; metadata \"causal\" (or \"layer{l}.causal\") = True makes row i see keys\n"
+    "0..i. A capture of a GGUF file is made by this project's benchmarks:\n"
+    "  cargo run --release -p iceformer-bench --bin model -- capture --model M.gguf --text T.. -n 16384 --out FILE\n"
     "\n"
     "  --rows N        use the first N tokens only\n"
-    "  --top-k K       keys each row keeps in top-k mode (default: max(min(n/200, 50), 30))\n"
+    "  --tolerance T   relative output error aimed at, 0 to 1 (default 0.05)\n"
     "  --threads N     threads inside one call (default 1)\n"
-    "  --tolerance T   relative output error aimed at in accelerated mode, 0 to 1 (default 0.05)\n"
     "  --isa NAME      instruction set at most: scalar, neon, avx2, avx512 (default: the best of this machine)\n"
+    "  --svg FILE      draw what one query attended to\n"
+    "  --top-k         also run top-k attention, the published method\n"
+    "  --keys K        keys each row keeps in top-k mode (default: max(min(n/200, 50), 30))\n"
     "  --help          this text\n";
 
 static int wrong(const char *what, const char *value) {
@@ -45,7 +48,7 @@ static int parse_share(const char *name, const char *text, float *out) {
 }
 
 options_result options_parse(options *o, int argc, char **argv) {
-  *o = (options){.threads = 1};
+  *o = (options){.threads = 1, .tolerance = 0.05f};
   for (int i = 1; i < argc; i++) {
     const char *name = argv[i];
     uint64_t x = 0;
@@ -58,14 +61,18 @@ options_result options_parse(options *o, int argc, char **argv) {
       o->path = name;
       continue;
     }
+    if (strcmp(name, "--top-k") == 0) {
+      o->top_k = true;
+      continue;
+    }
     const char *value = i + 1 < argc ? argv[i + 1] : "(no value)";
     int ok;
     if (strcmp(name, "--rows") == 0) {
       ok = parse_count(name, value, UINT32_MAX, &x);
       o->rows = x;
-    } else if (strcmp(name, "--top-k") == 0) {
+    } else if (strcmp(name, "--keys") == 0) {
       ok = parse_count(name, value, UINT32_MAX, &x);
-      o->top_k = (uint32_t)x;
+      o->keys = (uint32_t)x;
     } else if (strcmp(name, "--threads") == 0) {
       ok = parse_count(name, value, 1024, &x);
       o->threads = (uint32_t)x;
@@ -73,6 +80,9 @@ options_result options_parse(options *o, int argc, char **argv) {
       ok = parse_share(name, value, &o->tolerance);
     } else if (strcmp(name, "--isa") == 0 && i + 1 < argc) {
       o->isa = value;
+      ok = 1;
+    } else if (strcmp(name, "--svg") == 0 && i + 1 < argc) {
+      o->svg = value;
       ok = 1;
     } else {
       ok = wrong("unknown option", name);

@@ -2,15 +2,18 @@
 #ifndef DEMO_OPTIONS_H
 #define DEMO_OPTIONS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct options {
   const char *path;
   uint64_t rows; /* 0: all */
-  uint32_t top_k; /* 0: the library's rule */
+  bool top_k; /* also by top-k */
+  uint32_t keys; /* that top-k keeps; 0: the library's rule */
   uint32_t threads;
-  float tolerance; /* 0: the library's default */
+  float tolerance;
   const char *isa; /* NULL: the best of this machine */
+  const char *svg; /* NULL: no drawing */
 } options;
 
 typedef enum options_result { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_WRONG } options_result;

@@ -8,7 +8,7 @@
 /* Rows worked on together, so that a key is decoded once for all of them. */
 #define GROUP 32
 
-static double from_f16(uint16_t h) {
+double ref_from_f16(uint16_t h) {
   int exponent = (h >> 10) & 0x1F, fraction = h & 0x3FF;
   double x;
   if (exponent == 0x1F) x = fraction != 0 ? NAN : INFINITY;
@@ -34,7 +34,7 @@ static void decode_row(const ref_rows *m, size_t row, double *out) {
     } else {
       uint16_t h;
       memcpy(&h, data + 2 * i, sizeof h);
-      out[i] = m->dtype == ST_F16 ? from_f16(h) : from_bf16(h);
+      out[i] = m->dtype == ST_F16 ? ref_from_f16(h) : from_bf16(h);
     }
   }
 }
@@ -53,18 +53,22 @@ static void softmax(double *x, size_t n) {
   for (size_t i = 0; i < n; i++) x[i] /= sum;
 }
 
-bool ref_attention(ref_rows q, ref_rows k, ref_rows v, bool causal, const size_t *sample, size_t n_sample,
+static size_t keys_seen(size_t keys, bool causal, size_t position) {
+  return causal && position + 1 < keys ? position + 1 : keys;
+}
+
+bool ref_attention(ref_rows q, ref_rows k, ref_rows v, bool causal, size_t first, const size_t *sample, size_t n_sample,
                    double *out) {
   double scale = 1 / sqrt((double)q.cols);
   double *queries = malloc(GROUP * q.cols * sizeof *queries);
   double *weights = malloc(GROUP * k.rows * sizeof *weights);
   double *row = malloc((k.cols > v.cols ? k.cols : v.cols) * sizeof *row);
   bool ok = queries != NULL && weights != NULL && row != NULL;
-  for (size_t first = 0; ok && first < n_sample; first += GROUP) {
-    size_t group = n_sample - first < GROUP ? n_sample - first : GROUP, seen[GROUP];
+  for (size_t begin = 0; ok && begin < n_sample; begin += GROUP) {
+    size_t group = n_sample - begin < GROUP ? n_sample - begin : GROUP, seen[GROUP];
     for (size_t i = 0; i < group; i++) {
-      decode_row(&q, sample[first + i], queries + i * q.cols);
-      seen[i] = causal && sample[first + i] + 1 < k.rows ? sample[first + i] + 1 : k.rows;
+      decode_row(&q, sample[begin + i], queries + i * q.cols);
+      seen[i] = keys_seen(k.rows, causal, first + sample[begin + i]);
     }
     for (size_t j = 0; j < k.rows; j++) {
       decode_row(&k, j, row);
@@ -73,12 +77,12 @@ bool ref_attention(ref_rows q, ref_rows k, ref_rows v, bool causal, const size_t
       }
     }
     for (size_t i = 0; i < group; i++) softmax(weights + i * k.rows, seen[i]);
-    memset(out + first * v.cols, 0, group * v.cols * sizeof *out);
+    memset(out + begin * v.cols, 0, group * v.cols * sizeof *out);
     for (size_t j = 0; j < v.rows; j++) {
       decode_row(&v, j, row);
       for (size_t i = 0; i < group; i++) {
         if (j >= seen[i]) continue;
-        double w = weights[i * k.rows + j], *to = out + (first + i) * v.cols;
+        double w = weights[i * k.rows + j], *to = out + (begin + i) * v.cols;
         for (size_t c = 0; c < v.cols; c++) to[c] += w * row[c];
       }
     }
@@ -86,5 +90,24 @@ bool ref_attention(ref_rows q, ref_rows k, ref_rows v, bool causal, const size_t
   free(queries);
   free(weights);
   free(row);
+  return ok;
+}
+
+bool ref_weights(ref_rows q, ref_rows k, bool causal, size_t first, size_t row, double *weights) {
+  double scale = 1 / sqrt((double)q.cols);
+  size_t seen = keys_seen(k.rows, causal, first + row);
+  double *query = malloc(q.cols * sizeof *query), *key = malloc(k.cols * sizeof *key);
+  bool ok = query != NULL && key != NULL;
+  if (ok) {
+    decode_row(&q, row, query);
+    memset(weights, 0, k.rows * sizeof *weights);
+    for (size_t j = 0; j < seen; j++) {
+      decode_row(&k, j, key);
+      weights[j] = scale * dot(query, key, k.cols);
+    }
+    softmax(weights, seen);
+  }
+  free(query);
+  free(key);
   return ok;
 }

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Rows of one head, packed. */
 typedef struct ref_rows {
@@ -14,8 +15,14 @@ typedef struct ref_rows {
   size_t rows, cols;
 } ref_rows;
 
+double ref_from_f16(uint16_t bits);
+
 /* out[i] = softmax(q[sample[i]] . k^T / sqrt(d)) v, n_sample rows of v.cols doubles. With `causal`, row r sees keys
- * 0..r. False when memory is short. */
-bool ref_attention(ref_rows q, ref_rows k, ref_rows v, bool causal, const size_t *sample, size_t n_sample, double *out);
+ * 0..first + r. False when memory is short. */
+bool ref_attention(ref_rows q, ref_rows k, ref_rows v, bool causal, size_t first, const size_t *sample, size_t n_sample,
+                   double *out);
+
+/* The weights of row `row` of q: k.rows doubles that sum to 1, 0 where a key is hidden. False when memory is short. */
+bool ref_weights(ref_rows q, ref_rows k, bool causal, size_t first, size_t row, double *weights);
 
 #endif

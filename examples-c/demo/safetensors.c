@@ -192,6 +192,7 @@ size_t st_dtype_size(st_dtype dtype) {
     case ST_F32: return 4;
     case ST_F16:
     case ST_BF16: return 2;
+    case ST_I8: return 1;
     case ST_OTHER: break;
   }
   return 0;
@@ -201,6 +202,7 @@ static st_dtype dtype_named(const char *name) {
   if (strcmp(name, "F32") == 0) return ST_F32;
   if (strcmp(name, "F16") == 0) return ST_F16;
   if (strcmp(name, "BF16") == 0) return ST_BF16;
+  if (strcmp(name, "I8") == 0) return ST_I8;
   return ST_OTHER;
 }
 

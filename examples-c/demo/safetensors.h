@@ -11,7 +11,7 @@
 #define ST_MAX_DIMS 8
 #define ST_MESSAGE 256
 
-typedef enum st_dtype { ST_OTHER, ST_F32, ST_F16, ST_BF16 } st_dtype;
+typedef enum st_dtype { ST_OTHER, ST_F32, ST_F16, ST_BF16, ST_I8 } st_dtype;
 
 typedef struct st_tensor {
   char *name;

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use iceformer_bench::heads;
-use iceformer_bench::suite::{Outcome, Settings, measure};
+use iceformer_bench::suite::{Outcome, Settings, charts, measure};
 use iceformer_core::attention::Mode;
 use iceformer_core::simd::Isa;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Speed, error and measured error of every layer of captured heads.
 #[derive(Parser)]
 struct Cli {
-    /// Captured heads, safetensors [default: the heads bundled with the C examples]
+    /// Captured heads, safetensors [default: the heads of SmolLM2-135M bundled with the C examples]
     files: Vec<PathBuf>,
     /// Layers, by number [default: all]
     #[arg(long, value_delimiter = ',')]
@@ -30,6 +30,9 @@ struct Cli {
     /// Accelerated attention by name, not as the library chooses
     #[arg(long)]
     by_name: bool,
+    /// Folder for charts: errors and speed over the layers
+    #[arg(long)]
+    plot: Option<PathBuf>,
     /// Widest instruction set, such as avx2
     #[arg(long)]
     isa: Option<String>,
@@ -66,13 +69,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(name) = &cli.isa {
         Isa::limit(Isa::ALL.into_iter().find(|isa| isa.name() == name))?;
     }
-    let files = if cli.files.is_empty() { vec![heads::bundled()] } else { cli.files };
+    let files = if cli.files.is_empty() { vec![heads::sinks()] } else { cli.files };
     let mode = if cli.by_name { Mode::Accelerated } else { Mode::Auto };
     let settings = Settings { tolerance: cli.tolerance, mode, samples: cli.samples, rounds: cli.rounds };
     for file in files {
-        let layers = heads::load(&file, cli.rows)?;
+        let layers = heads::load_rows(&file, cli.rows)?;
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        println!("\n{name}, {} tokens, tolerance {}, {}\n", layers[0].rows, cli.tolerance, Isa::best().name());
+        let queries = match layers[0].first {
+            0 => String::new(),
+            first => format!("queries of the last {}, ", layers[0].rows - first),
+        };
+        println!("\n{name}, {} tokens, {queries}tolerance {}, {}\n", layers[0].rows, cli.tolerance, Isa::best().name());
         println!(
             "| layer | times faster | error, mean % | p99 % | worst % | rows beyond 3x, % | measured % | heavy keys missed | pairs scored % | known % | opened % | rows exact % |"
         );
@@ -84,6 +91,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             all.push(outcome);
         }
         line("all", &all.iter().collect::<Vec<_>>(), f64::from(cli.tolerance));
+        if let Some(folder) = &cli.plot {
+            std::fs::create_dir_all(folder)?;
+            let stem = name.trim_end_matches(".safetensors");
+            for (what, svg) in charts(&format!("{name}, {} tokens", layers[0].rows), &all, f64::from(cli.tolerance))? {
+                std::fs::write(folder.join(format!("{stem}-{what}.svg")), svg)?;
+            }
+        }
     }
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! Real heads: what accelerated attention gains on every layer of a capture, what it errs by, and what it says it errs by.
 
+mod charts;
 mod truth;
 
 use crate::heads::Layer;
 use iceformer_core::attention::{AttentionOptions, AttentionStats, Mask, Mode, Problem, attention, attention_watched};
 use iceformer_core::mem::{Memory, Tensor, TensorMut};
 use std::time::Instant;
+pub use charts::charts;
 pub use truth::Truth;
 
 /// Keys so near to a row may be scored exactly without anybody saying so: those of its block and of the segment before.
@@ -82,7 +84,7 @@ pub fn measure(layer: &Layer, settings: &Settings) -> Outcome {
     errors.sort_by(f64::total_cmp);
     let mut looked = truth.looked(layer);
     let mut watch = |head: usize, row: usize, scored: iceformer_core::attention::clustered::Scored<'_>| {
-        truth.note(&mut looked, head, row, scored);
+        truth.note(&mut looked, head, layer.first + row, scored);
     };
     let named = Mode::Exact != stats.map_or(Mode::Exact, |s| s.mode);
     if named {
@@ -103,10 +105,13 @@ fn system() -> Memory {
 
 fn problem<'a>(layer: &'a Layer, options: AttentionOptions, out: &'a mut [f32]) -> Problem<'a> {
     let (n, d) = (layer.rows, layer.dim);
-    let tensor = |x: &'a [f32], heads| Tensor::new(x, [1, heads, n, d]).expect("a layer's tensor");
-    let (q, k, v) =
-        (tensor(&layer.q, layer.heads_q), tensor(&layer.k, layer.heads_kv), tensor(&layer.v, layer.heads_kv));
-    let out = TensorMut::new(out, [1, layer.heads_q, n, d]).expect("room for the output");
-    let mask = if layer.causal { Mask::Causal { q_pos0: 0 } } else { Mask::None };
+    let tensor = |x: &'a [f32], heads, rows| Tensor::new(x, [1, heads, rows, d]).expect("a layer's tensor");
+    let (q, k, v) = (
+        tensor(&layer.q, layer.heads_q, n - layer.first),
+        tensor(&layer.k, layer.heads_kv, n),
+        tensor(&layer.v, layer.heads_kv, n),
+    );
+    let out = TensorMut::new(out, [1, layer.heads_q, n - layer.first, d]).expect("room for the output");
+    let mask = if layer.causal { Mask::Causal { q_pos0: layer.first as u64 } } else { Mask::None };
     Problem { q, k, v, out, lse: None, bounds: None, mask, options }
 }

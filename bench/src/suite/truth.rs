@@ -16,7 +16,7 @@ struct Row {
     heavy: Vec<usize>,
 }
 
-/// Rows of a layer's second half, all heads each.
+/// Rows of a layer's second half, or of those of it that have queries, all heads each.
 pub struct Truth {
     /// Which rows.
     pub rows: Vec<usize>,
@@ -34,8 +34,9 @@ impl Truth {
     /// `samples` rows, one anywhere in each of as many stretches: evenly spaced ones may be those that the library attends exactly.
     pub fn new(layer: &Layer, samples: usize) -> Truth {
         let (n, heads) = (layer.rows, layer.heads_q);
-        let samples = samples.min(n - n / 2);
-        let edge = |i: usize| n / 2 + i * (n - n / 2) / samples;
+        let from = layer.first.max(n / 2);
+        let samples = samples.min(n - from);
+        let edge = |i: usize| from + i * (n - from) / samples;
         let any = |i: usize| edge(i) + (hash(SEED, i as u64) % (edge(i + 1) - edge(i)) as u64) as usize;
         let rows: Vec<usize> = (0..samples).map(any).collect();
         let of = rows.iter().map(|&row| (0..heads).map(|head| attend(layer, head, row)).collect()).collect();
@@ -44,11 +45,11 @@ impl Truth {
 
     /// Relative L2 errors, all heads of a row side by side.
     pub fn errors(&self, layer: &Layer, out: &[f32]) -> Vec<f64> {
-        let (n, d) = (layer.rows, layer.dim);
+        let (n, d) = (layer.rows - layer.first, layer.dim);
         let error = |(&row, of): (&usize, &Vec<Row>)| {
             let (mut wrong, mut norm) = (0.0, 0.0);
             for (head, want) in of.iter().enumerate() {
-                let have = &out[(head * n + row) * d..][..d];
+                let have = &out[(head * n + row - layer.first) * d..][..d];
                 wrong += want.output.iter().zip(have).map(|(a, b)| (a - f64::from(*b)).powi(2)).sum::<f64>();
                 norm += want.output.iter().map(|a| a * a).sum::<f64>();
             }
@@ -93,7 +94,7 @@ impl Truth {
 fn attend(layer: &Layer, head: usize, row: usize) -> Row {
     let (n, d) = (layer.rows, layer.dim);
     let scale = 1.0 / (d as f64).sqrt();
-    let q = &layer.queries(head)[row * d..][..d];
+    let q = &layer.queries(head)[(row - layer.first) * d..][..d];
     let visible = if layer.causal { row + 1 } else { n };
     let dot = |k: &[f32]| q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let logits: Vec<f64> = layer.keys(head).chunks(d).take(visible).map(|k| scale * dot(k)).collect();
