@@ -5,7 +5,7 @@
     /tmp/venv/bin/python bench/data/make_bundle.py CAPTURES FOLDER
 
 CAPTURES is a folder holding ice-tiny-8k-f16.safetensors, minilm-encoder-8k-f16.safetensors and
-smollm2-16k-yarn2-f16.safetensors; FOLDER gets heads.safetensors and smollm2-16k.safetensors. Building and running the
+smollm2-8k-prose-f16.safetensors; FOLDER gets heads.safetensors and smollm2.safetensors. Building and running the
 library needs neither this script nor Python.
 
 Numbers are stored as bytes: a row is divided by its largest magnitude over 127, and that factor, in f16, stands in a
@@ -34,14 +34,14 @@ FILES = {
             2: ("minilm-encoder-8k-f16", 1, [2, 3], [2, 3], "encoder, one sharp and one diffuse head"),
         },
     ),
-    "smollm2-16k.safetensors": (
+    "smollm2.safetensors": (
         6_000_000,
-        16384,
-        4096,
-        "SmolLM2-135M-Instruct, prose, YaRN 2",
+        8192,
+        8192,
+        "SmolLM2-135M-Instruct, prose",
         {
-            5: ("smollm2-16k-yarn2-f16", 5, [0, 1, 2], [0], "heavy keys scattered over the whole prompt"),
-            20: ("smollm2-16k-yarn2-f16", 20, [0, 1, 2], [0], "a sink on the first key"),
+            5: ("smollm2-8k-prose-f16", 5, [0, 1, 2], [0], "heavy keys scattered over the whole prompt"),
+            20: ("smollm2-8k-prose-f16", 20, [0, 1, 2], [0], "a sink on the first key"),
         },
     ),
 }

@@ -63,9 +63,9 @@ pub fn bundled() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples-c/data/heads.safetensors")
 }
 
-/// Heads of SmolLM2-135M with sinks that are bundled with the C examples: the last rows of a prompt of 16,384 tokens.
+/// Heads of SmolLM2-135M with sinks that are bundled with the C examples.
 pub fn sinks() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples-c/data/smollm2-16k.safetensors")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples-c/data/smollm2.safetensors")
 }
 
 /// One causal layer of Gaussian noise: two heads on one KV head of 64 elements.

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #ifndef DEMO_DATA
-#define DEMO_DATA "data/smollm2-16k.safetensors"
+#define DEMO_DATA "data/smollm2.safetensors"
 #endif
 
 /* f32 sums over thousands of keys stay well below this; more means a wrong result. */

@@ -10,7 +10,7 @@ static const char help[] =
     "usage: iceformer-demo [FILE] [options]\n"
     "\n"
     "Runs exact and accelerated attention on real queries, keys and values, layer by layer, and compares both with f64.\n"
-    "Without FILE: two layers of SmolLM2-135M-Instruct at 16,384 tokens, which come with the demo.\n"
+    "Without FILE: two layers of SmolLM2-135M-Instruct at 8,192 tokens, which come with the demo.\n"
     "FILE is a capture of a model: safetensors with layer{l}.q [query heads, n, d] and layer{l}.k, layer{l}.v\n"
     "[KV heads, n, d], dtype F32, F16 or BF16; metadata \"causal\" (or \"layer{l}.causal\") = True makes row i see keys\n"
     "0..i. A capture of a GGUF file is made by this project's benchmarks:\n"
