@@ -185,7 +185,7 @@ fn floats(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f32>, Box<dyn Error>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Layer, chain};
+    use super::{Layer, chain, load, load_rows};
 
     fn layer(rows: usize, first: f32) -> Layer {
         let row = |heads: usize| (0..heads * rows * 2).map(|i| first + i as f32).collect();
@@ -212,6 +212,54 @@ mod tests {
         assert_eq!(all[0].queries(1), [4.0, 5.0, 6.0, 7.0, 52.0, 53.0]);
         assert_eq!(all[0].keys(1), [0.0, 1.0, 2.0, 3.0, 50.0, 51.0]);
         assert_eq!(all[0].values(0), all[0].keys(0));
+    }
+
+    /// Two keys, of which the second has a query; keys and queries are bytes with factors, values floats.
+    fn file(name: &str, first: &str) -> std::path::PathBuf {
+        let header = serde_json::json!({
+            "__metadata__": { "causal": "true", "layer7.first": first },
+            "layer7.q": { "dtype": "I8", "shape": [1, 1, 2], "data_offsets": [0, 2] },
+            "layer7.k": { "dtype": "I8", "shape": [1, 2, 2], "data_offsets": [2, 6] },
+            "layer7.q.scale": { "dtype": "F16", "shape": [1, 1], "data_offsets": [6, 8] },
+            "layer7.k.scale": { "dtype": "F16", "shape": [1, 2], "data_offsets": [8, 12] },
+            "layer7.v": { "dtype": "F16", "shape": [1, 2, 2], "data_offsets": [12, 20] },
+        });
+        let mut header = header.to_string().into_bytes();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header);
+        bytes.extend([127i8, -127, 1, 2, 3, -4].map(|x| x as u8));
+        for x in [2.0, 0.5, 0.25, 1.0, 2.0, 3.0, 4.0] {
+            bytes.extend(half::f16::from_f32(x).to_le_bytes());
+        }
+        let path = std::env::temp_dir().join(format!("iceformer-{name}-{}.safetensors", std::process::id()));
+        std::fs::write(&path, bytes).expect("a file");
+        path
+    }
+
+    #[test]
+    fn bytes_are_multiplied_and_the_first_query_has_a_place() {
+        let path = file("bytes", "1");
+        let layers = load_rows(&path, usize::MAX).expect("a capture");
+        let (whole, cut) = (load(&path, usize::MAX), load_rows(&path, 1));
+        std::fs::remove_file(path).expect("the file");
+        let l = &layers[0];
+        assert_eq!((l.number, l.rows, l.first), (7, 2, 1));
+        assert_eq!(l.queries(0), [254.0, -254.0]);
+        assert_eq!(l.keys(0), [0.5, 1.0, 0.75, -1.0]);
+        assert_eq!(l.values(0), [1.0, 2.0, 3.0, 4.0]);
+        assert!(whole.is_err(), "not every token has a query");
+        assert!(cut.is_err(), "the first token has none");
+    }
+
+    #[test]
+    fn queries_that_have_no_place_are_refused() {
+        for first in ["0", "2", "one"] {
+            let path = file(&format!("place-{first}"), first);
+            let layers = load_rows(&path, usize::MAX);
+            std::fs::remove_file(path).expect("the file");
+            assert!(layers.is_err(), "{first}");
+        }
     }
 
     #[test]
