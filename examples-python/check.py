@@ -1,7 +1,7 @@
 """Holds iceformer.py against NumPy. Exits with 0 when everything is right:
 
     cargo build --release -p iceformer-ffi
-    ICEFORMER_LIBRARY=target/release/libiceformer.so python3 examples-python/check.py
+    python3 examples-python/check.py
 """
 
 import numpy as np

@@ -7,12 +7,11 @@
     session.append(k, v); out = session.attend(q)
 
 Arrays whose last dimension is contiguous are passed by their strides, without a copy; others are copied first. The library is
-the file ICEFORMER_LIBRARY names, else libiceformer.so where the loader finds it. Calls release the interpreter lock. Errors
+the file ICEFORMER_LIBRARY names, else what `cargo build --release` left in this checkout, else what the loader finds. Calls release the interpreter lock. Errors
 raise iceformer.Error with the library's message.
 """
 
 import ctypes as c
-import os
 
 import numpy as np
 
@@ -39,7 +38,7 @@ _CALLS = {
 
 
 def _load():
-    lib = structs.load(os.environ.get("ICEFORMER_LIBRARY", "libiceformer.so"))
+    lib = structs.load(structs.find())
     for name, args in _CALLS.items():
         getattr(lib, name).argtypes, getattr(lib, name).restype = args, _I32
     for name in ("ice_index_free", "ice_session_free"):

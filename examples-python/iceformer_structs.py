@@ -4,6 +4,8 @@
 """
 
 import ctypes as c
+import os
+import pathlib
 import sys
 
 
@@ -180,6 +182,17 @@ NUMBERED = {
 }
 
 
+def find():
+    """The file of the library: ICEFORMER_LIBRARY, else the release build of this checkout, else a name for the loader."""
+    if "ICEFORMER_LIBRARY" in os.environ:
+        return os.environ["ICEFORMER_LIBRARY"]
+    name = {"darwin": "libiceformer.dylib", "win32": "iceformer.dll"}.get(sys.platform, "libiceformer.so")
+    # As for cargo, a relative CARGO_TARGET_DIR counts from the workspace.
+    root = pathlib.Path(__file__).resolve().parent.parent
+    built = root / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / name
+    return str(built) if built.is_file() else name
+
+
 def load(path):
     """The library of a file, with its init functions declared, if its structs are these."""
     lib = c.CDLL(str(path))
@@ -196,4 +209,4 @@ def load(path):
 
 
 if __name__ == "__main__":
-    load(sys.argv[1])
+    load(sys.argv[1] if len(sys.argv) > 1 else find())

@@ -14,7 +14,7 @@
 //! | [`project`] | seeded directions, the inner-product lift, projections |
 //! | [`list`], [`queue`], [`seen`], [`idmap`] | skip lists, bounded queues, visit counters, id lookup |
 //! | [`dci`] | the index |
-//! | [`attention`] | exact and top-k attention, sessions |
+//! | [`attention`] | exact, accelerated and top-k attention, sessions |
 //!
 //! Features: none (core only: memory from hooks or regions), `alloc` (system allocator, hashed id lookup), `std`
 //! (threads, times); and what [`features`] lists, all of them on by default through `full`.
@@ -25,6 +25,11 @@
 extern crate alloc;
 #[cfg(any(feature = "std", test))]
 extern crate std;
+
+/// The Rust sample of the README is a test.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../../README.md")]
+struct Readme;
 
 pub mod attention;
 mod bytes;

@@ -1,13 +1,13 @@
 #include <iceformer.h>
+#include <math.h>
 #include <stdio.h>
+static float q[4096 * 64], k[4096 * 64], v[4096 * 64], out[4096 * 64];
 int main(void) {
-  float keys[4][2] = {{1,0},{0,1},{2,1},{-1,3}}, q[2] = {1,1};
-  ice_index_options o; ice_index_options_init(&o, 2);
-  ice_index *ix = NULL; ice_error e; ice_error_init(&e);
-  if (ice_index_new(&o, &ix, &e) || ice_index_insert(ix, &keys[0][0], 4, NULL, &e)) return fprintf(stderr, "%s\n", e.message), 1;
-  ice_query_options qo; ice_query_options_init(&qo, 2);          /* k = 2 */
-  ice_neighbor nn[2]; uint32_t got = 0;
-  if (ice_index_query(ix, NULL, q, 1, &qo, nn, &got, &e)) return fprintf(stderr, "%s\n", e.message), 1;
-  for (uint32_t i = 0; i < got; i++) printf("%llu %.1f\n", (unsigned long long)nn[i].id, nn[i].score);   /* 2 3.0 / 3 2.0 */
-  ice_index_free(ix); return 0;
+  for (int i = 0; i < 4096 * 64; i++) q[i] = k[i] = v[i] = 0.5f * sinf((float)i); /* yours */
+  ice_attention_desc d; ice_attention_stats s; ice_error e;
+  ice_attention_desc_init(&d); ice_attention_stats_init(&s); ice_error_init(&e);
+  d.dim_k = 64; d.rows_q = d.rows_kv = 4096; d.mask.kind = ICE_MASK_CAUSAL;
+  d.q.data = q; d.k.data = k; d.v.data = v; d.out.data = out;
+  if (ice_attention(&d, NULL, 0, &s, &e)) return fprintf(stderr, "%s\n", e.message), 1;
+  return printf("%.0f %% of the pairs, error %.4f\n", 100.0 * (double)s.pairs / (double)s.pairs_dense, s.measured_error) < 0;
 }
