@@ -68,8 +68,10 @@ fn dangling(pages: &BTreeMap<PathBuf, Page>, there: &dyn Fn(&Path) -> bool) -> V
             if link.contains("://") || link.starts_with("mailto:") {
                 continue;
             }
-            let (file, anchor) = link.split_once('#').map_or((link.as_str(), None), |(file, anchor)| (file, Some(anchor)));
-            let mut to = if file.is_empty() { path.clone() } else { path.parent().unwrap_or(Path::new("")).to_path_buf() };
+            let (file, anchor) =
+                link.split_once('#').map_or((link.as_str(), None), |(file, anchor)| (file, Some(anchor)));
+            let mut to =
+                if file.is_empty() { path.clone() } else { path.parent().unwrap_or(Path::new("")).to_path_buf() };
             let mut outside = false;
             for part in Path::new(file).components() {
                 match part {
