@@ -102,7 +102,8 @@ pub fn load_rows(path: &Path, most: usize) -> Result<Vec<Layer>, Box<dyn Error>>
         file.names().iter().filter_map(|n| n.strip_prefix("layer")?.strip_suffix(".q")?.parse().ok()).collect();
     numbers.sort_unstable();
     for number in numbers {
-        let shape = |part: &str| Ok::<_, Box<dyn Error>>(file.tensor(&format!("layer{number}.{part}"))?.shape().to_vec());
+        let shape =
+            |part: &str| Ok::<_, Box<dyn Error>>(file.tensor(&format!("layer{number}.{part}"))?.shape().to_vec());
         let (&[heads_q, n_q, dim], &[heads_kv, n, _]) = (&shape("q")?[..], &shape("k")?[..]) else {
             return Err("tensors must have three dimensions".into());
         };

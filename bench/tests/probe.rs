@@ -20,7 +20,8 @@ fn kind() -> Kind {
 }
 
 fn probe(model: &Model, mode: Mode, tolerances: &[f32]) -> Vec<Outcome> {
-    let text: String = (0..).map(|i| format!("the inner line {} is in the tin\n", i * 7919 % 1000)).take(4000).collect();
+    let text: String =
+        (0..).map(|i| format!("the inner line {} is in the tin\n", i * 7919 % 1000)).take(4000).collect();
     let mut tokens = model.tokenizer.start();
     tokens.extend(model.tokenizer.encode(&text));
     tokens.truncate(PROMPT + STEPS);
@@ -33,7 +34,9 @@ fn probe(model: &Model, mode: Mode, tolerances: &[f32]) -> Vec<Outcome> {
         assert_eq!((o.tolerance, o.layers.len()), (tolerance, model.weights.shape.layers));
         for layer in &o.layers {
             assert_eq!(layer.prompt.iter().map(|b| b.end).collect::<Vec<_>>(), [512, 1024, 1536, 2048, 2560, 3072]);
-            assert!(layer.prompt.iter().flat_map(|b| b.seconds).all(|s| s > 0.0) && layer.steps.iter().all(|&s| s > 0.0));
+            assert!(
+                layer.prompt.iter().flat_map(|b| b.seconds).all(|s| s > 0.0) && layer.steps.iter().all(|&s| s > 0.0)
+            );
             // Every row that sees 2,048 keys or more.
             assert_eq!(layer.errors.len(), PROMPT + STEPS - 2047);
             assert!(layer.pairs[0] > 0 && layer.pairs[0] <= layer.pairs[1]);

@@ -92,7 +92,12 @@ impl Shown {
     }
 }
 
-fn quality(model: &Model, tokens: &[u32], kind: &Kind, all: &[iceformer_bench::probe::Outcome]) -> Outcome<Vec<Quality>> {
+fn quality(
+    model: &Model,
+    tokens: &[u32],
+    kind: &Kind,
+    all: &[iceformer_bench::probe::Outcome],
+) -> Outcome<Vec<Quality>> {
     let with = |mode, tolerance| AttentionOptions { mode, tolerance, ..kind.attention };
     let exact = Kind { attention: with(Mode::Exact, 0.0), ..*kind };
     let mut choices = vec![Choice { name: "exact".into(), kind: exact }];

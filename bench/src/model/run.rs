@@ -122,7 +122,9 @@ impl<'m> Run<'m> {
         Ok(Run {
             weights,
             kind,
-            sessions: (0..layers.min(s.layers)).map(|l| session(s, capacity, kind.kv, options(l))).collect::<Result<_>>()?,
+            sessions: (0..layers.min(s.layers))
+                .map(|l| session(s, capacity, kind.kv, options(l)))
+                .collect::<Result<_>>()?,
             works: (0..kind.threads).map(|_| Ok(Memory::system(0)?)).collect::<Result<_>>()?,
             tally: Tally::default(),
         })
@@ -233,7 +235,8 @@ impl<'m> Run<'m> {
 /// Options that it refuses.
 pub fn session(s: &Shape, capacity: usize, kv: Dtype, attention: AttentionOptions) -> Result<Session> {
     let (heads_q, heads_kv, dim) = (s.heads_q, s.heads_kv, s.dim);
-    let options = SessionOptions { heads_q, heads_kv, dim_k: dim, dim_v: dim, capacity, kv_dtype: kv, attention, dense_below: 0 };
+    let options =
+        SessionOptions { heads_q, heads_kv, dim_k: dim, dim_v: dim, capacity, kv_dtype: kv, attention, dense_below: 0 };
     Ok(Session::new(&options)?)
 }
 

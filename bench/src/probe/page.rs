@@ -117,7 +117,8 @@ fn tolerance_row(o: &Outcome, quality: Option<&Quality>) -> String {
     let mean = |of: &dyn Fn(&Layer) -> f64| o.layers.iter().map(of).sum::<f64>() / n;
     let pairs = o.layers.iter().fold([0.0; 2], |a, l| [a[0] + l.pairs[0] as f64, a[1] + l.pairs[1] as f64]);
     let measured: Vec<f64> = o.layers.iter().filter_map(Layer::measured_error).collect();
-    let said = if measured.is_empty() { "-".into() } else { percent(measured.iter().sum::<f64>() / measured.len() as f64) };
+    let said =
+        if measured.is_empty() { "-".into() } else { percent(measured.iter().sum::<f64>() / measured.len() as f64) };
     let steps = sum(o.layers.iter().map(|l| l.steps));
     let steps = if steps[1] > 0.0 { format!("{:.2}", times(steps)) } else { "-".into() };
     let quality = quality.map_or_else(

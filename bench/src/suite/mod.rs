@@ -4,10 +4,10 @@ mod charts;
 mod truth;
 
 use crate::heads::Layer;
+pub use charts::charts;
 use iceformer_core::attention::{AttentionOptions, AttentionStats, Mask, Mode, Problem, attention, attention_watched};
 use iceformer_core::mem::{Memory, Tensor, TensorMut};
 use std::time::Instant;
-pub use charts::charts;
 pub use truth::Truth;
 
 /// Keys so near to a row may be scored exactly without anybody saying so: those of its block and of the segment before.

@@ -206,7 +206,8 @@ fn cells_open_where_they_may_matter() {
                 for e in 0..n {
                     let (at, what) = (e * PANEL + lane, format!("{} {lanes}: entry {e}, lane {lane}", isa.name()));
                     let deviation = f64::from(spread[lane]) * f64::from(radius[e]);
-                    let reach = f64::from(scores[at]) + f64::from(sigma) * f64::from(spread[lane]) * f64::from(wider[e]);
+                    let reach =
+                        f64::from(scores[at]) + f64::from(sigma) * f64::from(spread[lane]) * f64::from(wider[e]);
                     let opens = opened[e] >> lane & 1 != 0;
                     // Where a limit is met to the last digits either answer is right.
                     if (reach - f64::from(threshold[lane])).abs() > 1e-4 {
@@ -434,7 +435,8 @@ fn estimates_of_one_row_widen_with_the_radius() {
             let closed: Vec<f32> = (0..n).map(|e| f32::from(u8::from(e % 3 != 0))).collect();
             for deviation in [0.0, 0.7, 1.5] {
                 let mut weights = from.clone();
-                let sum = isa.run(EstimateEntries { weights: &mut weights, radius: &radius, deviation, closed: &closed });
+                let sum =
+                    isa.run(EstimateEntries { weights: &mut weights, radius: &radius, deviation, closed: &closed });
                 let mut want = 0.0;
                 for e in 0..n {
                     let cosh = f64::from(radius[e] * deviation).cosh();

@@ -79,7 +79,6 @@ pub(super) const GATHERED: usize = 512;
 /// Tokens for which a session's few rows are attended exactly after no threshold kept the tolerance.
 pub(super) const REST: usize = 256;
 
-
 /// Times the median length of a segment's keys or values from which on a key stays out of the cells: its cell's mean would speak for
 /// nobody. It is known.
 pub(super) const OUTLYING: f32 = 8.0;
