@@ -121,8 +121,6 @@ pub(crate) struct Screen<'a> {
     pub(crate) weights: &'a mut [f32],
     /// Root mean square distance of an entry's keys from their mean, relative to that of all.
     pub(crate) radius: &'a [f32],
-    /// How far an entry is screened, in the same unit.
-    pub(crate) reach: &'a [f32],
     /// Deviation of a row's scores of keys from those of their means, on average.
     pub(crate) spread: &'a [f32; PANEL],
     pub(crate) sigma: f32,
@@ -142,7 +140,7 @@ impl Task for Screen<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (n, vecs) = (self.opened.len(), self.lanes.div_ceil(S::LANES));
-        assert!(vecs * S::LANES <= PANEL && self.radius.len() >= n && self.reach.len() >= n);
+        assert!(vecs * S::LANES <= PANEL && self.radius.len() >= n);
         assert!(self.scores.len() >= n * PANEL && self.weights.len() >= n * PANEL);
         let live = if self.lanes == 64 { u64::MAX } else { (1 << self.lanes) - 1 };
         self.opened.fill(0);
@@ -152,12 +150,11 @@ impl Task for Screen<'_> {
             unsafe {
                 let spread = s.load(self.spread.as_ptr().add(lane));
                 let threshold = s.load(self.threshold.as_ptr().add(lane));
-                let far = s.mul(spread, s.splat(self.sigma));
                 let mut sum = s.load(self.sum.as_ptr().add(lane));
                 for e in 0..n {
                     let at = e * PANEL + lane;
                     let deviation = s.mul(spread, s.splat(self.radius[e]));
-                    let reach = s.fma(far, s.splat(self.reach[e]), s.load(self.scores.as_ptr().add(at)));
+                    let reach = s.fma(deviation, s.splat(self.sigma), s.load(self.scores.as_ptr().add(at)));
                     let x = s.min(s.mul(deviation, s.splat(self.unit)), s.splat(WIDEST));
                     let to = self.weights.as_mut_ptr().add(at);
                     let weight = s.select_lt(threshold, reach, s.splat(0.0), s.mul(s.load(to), cosh(s, x)));
@@ -485,7 +482,7 @@ impl Task for WeighEntries<'_> {
 /// Marks the entries that one row opens, as [`Screen`] does for a panel.
 pub(crate) struct MarkEntries<'a> {
     pub(crate) scores: &'a [f32],
-    pub(crate) reach: &'a [f32],
+    pub(crate) radius: &'a [f32],
     pub(crate) spread: f32,
     pub(crate) sigma: f32,
     pub(crate) threshold: f32,
@@ -499,11 +496,11 @@ impl Task for MarkEntries<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let n = self.opened.len();
-        assert!(n.is_multiple_of(CELL) && self.scores.len() >= n && self.reach.len() >= n);
+        assert!(n.is_multiple_of(CELL) && self.scores.len() >= n && self.radius.len() >= n);
         let (reach, threshold) = (s.splat(self.spread * self.sigma), s.splat(self.threshold));
         for e in (0..n).step_by(S::LANES) {
             // SAFETY: a vector from entry e on is inside both.
-            let x = unsafe { s.fma(s.load(self.reach.as_ptr().add(e)), reach, s.load(self.scores.as_ptr().add(e))) };
+            let x = unsafe { s.fma(s.load(self.radius.as_ptr().add(e)), reach, s.load(self.scores.as_ptr().add(e))) };
             let mut bits = s.lt_bits(threshold, x);
             while bits != 0 {
                 self.opened[e + bits.trailing_zeros() as usize] = 1;

@@ -179,7 +179,6 @@ fn cells_open_where_they_may_matter() {
             let (scores, given) =
                 (noise(n * PANEL, 8), noise(n * PANEL, 9).iter().map(|x| x + 1.0).collect::<Vec<_>>());
             let radius: Vec<f32> = noise(n, 10).iter().map(|x| x + 1.0).collect();
-            let wider: Vec<f32> = radius.iter().zip(noise(n, 27)).map(|(r, x)| r * (1.0 + x.max(0.0))).collect();
             let (mut spread, mut threshold, mut sum) = ([0.0; PANEL], [f32::INFINITY; PANEL], [3.0; PANEL]);
             spread.copy_from_slice(&noise(PANEL, 11).iter().map(|x| 3.0 * (x + 1.0)).collect::<Vec<_>>());
             threshold[..lanes].copy_from_slice(&noise(lanes, 12).iter().map(|x| 4.0 * x + 2.0).collect::<Vec<_>>());
@@ -193,7 +192,6 @@ fn cells_open_where_they_may_matter() {
                 scores: &scores,
                 weights: &mut weights,
                 radius: &radius,
-                reach: &wider,
                 spread: &spread,
                 sigma,
                 unit,
@@ -207,7 +205,7 @@ fn cells_open_where_they_may_matter() {
                     let (at, what) = (e * PANEL + lane, format!("{} {lanes}: entry {e}, lane {lane}", isa.name()));
                     let deviation = f64::from(spread[lane]) * f64::from(radius[e]);
                     let reach =
-                        f64::from(scores[at]) + f64::from(sigma) * f64::from(spread[lane]) * f64::from(wider[e]);
+                        f64::from(scores[at]) + f64::from(sigma) * deviation;
                     let opens = opened[e] >> lane & 1 != 0;
                     // Where a limit is met to the last digits either answer is right.
                     if (reach - f64::from(threshold[lane])).abs() > 1e-4 {
@@ -409,7 +407,7 @@ fn one_row_opens_what_may_matter() {
                 opened[5] = 1;
                 isa.run(MarkEntries {
                     scores: &scores,
-                    reach: &radius,
+                    radius: &radius,
                     spread,
                     sigma: 3.0,
                     threshold,

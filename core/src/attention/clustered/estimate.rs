@@ -147,7 +147,6 @@ impl Estimates {
             scores: &self.scores,
             weights: &mut self.weights,
             radius: front.radius(),
-            reach: front.reach(),
             spread: &spread,
             sigma: SIGMA,
             unit: softmax.unit(),

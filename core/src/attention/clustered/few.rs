@@ -428,7 +428,7 @@ impl Block<'_> {
             let threshold = max[r] + libm::log2f(sum[r] * of.needle) / of.softmax.factor;
             isa.run(MarkEntries {
                 scores,
-                reach: front.reach(),
+                radius: front.radius(),
                 spread,
                 sigma: SIGMA,
                 threshold,

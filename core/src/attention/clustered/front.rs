@@ -1,6 +1,6 @@
 //! What rows of a block meet in place of far keys: known keys, exactly, and entries, the cells less the known keys.
 
-use super::policy::{CELL, CELLS, FIRST, KNOWN, LONE, SEGMENT};
+use super::policy::{CELL, CELLS, FIRST, KNOWN, SEGMENT};
 use super::tree::Tree;
 use crate::error::{Result, reserved};
 use crate::mem::{Buf, Maker, Memory, Plan, Rows};
@@ -14,18 +14,15 @@ pub(super) struct Front {
     stride: usize,
     /// First entry of a segment, or `u32::MAX` where its cells are not used.
     first: Buf<u32>,
-    /// Mean keys, mean values, counts, mean and largest square distances, rows of the keys, and which of them are known, by entry.
+    /// Mean keys, mean values, counts, mean square distances, rows of the keys, and which of them are known, by entry.
     keys: Buf<f32>,
     values: Buf<f32>,
     counts: Buf<f32>,
     square: Buf<f32>,
-    farthest: Buf<f32>,
     ids: Buf<u32>,
     known_of: Buf<u16>,
     /// Distance of keys from their mean, relative to that of all.
     radius: Buf<f32>,
-    /// The same for the screen: not less than a share of the distance of an entry's farthest key.
-    reach: Buf<f32>,
     /// Logarithm of the counts in units of a score.
     shift: Buf<f32>,
     /// Mean over keys of `(key - mean) (key - mean)^T`.
@@ -47,12 +44,12 @@ impl Front {
     pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, keys: usize) {
         let [n, mean_keys, mean_values, known] = Front::lens(dim_k, dim_v, keys);
         Buf::<u32>::plan(plan, keys / SEGMENT);
-        for len in [mean_keys, mean_values, n, n, n] {
+        for len in [mean_keys, mean_values, n, n] {
             Buf::<f32>::plan(plan, len);
         }
         Buf::<u32>::plan(plan, n * CELL);
         Buf::<u16>::plan(plan, n);
-        for len in [n, n, n, dim_k * dim_k] {
+        for len in [n, n, dim_k * dim_k] {
             Buf::<f32>::plan(plan, len);
         }
         Buf::<u32>::plan(plan, known);
@@ -73,11 +70,9 @@ impl Front {
             values: m.room(mean_values),
             counts: m.room(n),
             square: m.room(n),
-            farthest: m.room(n),
             ids: m.room(n * CELL),
             known_of: m.room(n),
             radius: m.room(n),
-            reach: m.room(n),
             shift: m.room(n),
             covariance: m.filled(dim_k * dim_k, 0.0),
             known: m.room(known),
@@ -94,7 +89,6 @@ impl Front {
         self.keys.clear();
         self.values.clear();
         self.square.clear();
-        self.farthest.clear();
         self.ids.clear();
         self.known_of.clear();
         for segment in segments {
@@ -102,12 +96,11 @@ impl Front {
             reserved(self.keys.extend_from_slice(tree.keys(segment)));
             reserved(self.values.extend_from_slice(tree.values(segment)));
             reserved(self.square.extend_from_slice(tree.square(segment)));
-            reserved(self.farthest.extend_from_slice(tree.farthest(segment)));
             reserved(self.ids.extend_from_slice(tree.ids(segment)));
             reserved(self.known_of.extend_from_slice(tree.apart(segment)));
         }
         let n = self.square.len();
-        for buf in [&mut self.counts, &mut self.radius, &mut self.reach, &mut self.shift] {
+        for buf in [&mut self.counts, &mut self.radius, &mut self.shift] {
             buf.clear();
             reserved(buf.resize(n, 0.0));
         }
@@ -179,7 +172,6 @@ impl Front {
         let trace: f32 = (0..dim_k).map(|i| self.covariance[i * dim_k + i]).sum();
         for e in 0..self.entries() {
             self.radius[e] = if trace > 0.0 { ratio(self.square[e], trace) } else { 0.0 };
-            self.reach[e] = self.radius[e] * self.stretch(e);
             let count = self.counts[e];
             self.shift[e] = if count > 0.0 { libm::logf(count) / unit } else { f32::NEG_INFINITY };
         }
@@ -209,16 +201,9 @@ impl Front {
         let before = self.square[entry];
         self.describe(isa, keys, values, entry);
         self.radius[entry] *= if before > 0.0 { ratio(self.square[entry], before) } else { 0.0 };
-        self.reach[entry] = self.radius[entry] * self.stretch(entry);
         let count = self.counts[entry];
         self.shift[entry] = if count > 0.0 { libm::logf(count) / unit } else { f32::NEG_INFINITY };
         true
-    }
-
-    /// How much farther than by the mean distance of an entry's keys the screen looks for its farthest.
-    fn stretch(&self, entry: usize) -> f32 {
-        let most = LONE * LONE * self.square[entry];
-        if self.farthest[entry] > most && most > 0.0 { ratio(self.farthest[entry], most) } else { 1.0 }
     }
 
     /// Means of an entry without its known keys.
@@ -238,15 +223,12 @@ impl Front {
                 isa.axpy(1.0 / count as f32, row, to);
             }
         }
-        let (mut square, mut farthest) = (0.0, 0.0f32);
+        let mut square = 0.0;
         for id in left() {
             let row = &mut self.row[..self.dim_k];
             keys.read(id, row);
-            let distance = isa.sq_dist(row, to_key);
-            square += distance;
-            farthest = farthest.max(distance);
+            square += isa.sq_dist(row, to_key);
         }
-        self.farthest[entry] = farthest;
         self.square[entry] = if count > 0 { square / count as f32 } else { 0.0 };
     }
 
@@ -273,10 +255,6 @@ impl Front {
 
     pub(super) fn radius(&self) -> &[f32] {
         &self.radius
-    }
-
-    pub(super) fn reach(&self) -> &[f32] {
-        &self.reach
     }
 
     pub(super) fn shift(&self) -> &[f32] {

@@ -39,10 +39,6 @@ pub(super) const FIRST: usize = 16;
 /// Deviations of a logit up to which a cell's heaviest key is looked for.
 pub(super) const SIGMA: f32 = 3.0;
 
-/// Times the mean distance of a cell's keys beyond which the screen reaches farther for the cell's farthest key. Of 16 keys in 64
-/// dimensions the farthest lies 1.2 to 1.5 times as far out as the mean; one alone among equals lies 4 times as far.
-pub(super) const LONE: f32 = 1.5;
-
 /// Weights of a key that cells are opened for, from loose to tight.
 pub(super) const NEEDLES: [f32; 6] = [0.03, 0.015, 0.0075, 0.0037, 0.0018, 0.0009];
 

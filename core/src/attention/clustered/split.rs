@@ -18,8 +18,6 @@ pub(super) struct Described<'a> {
     pub(super) apart: &'a [u16],
     /// Mean square distance of the keys from their mean.
     pub(super) square: &'a mut [f32],
-    /// Largest square distance.
-    pub(super) farthest: &'a mut [f32],
     /// Sum over keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k rounded up to a block]`, from the diagonal's blocks on.
     pub(super) moment: &'a mut [f32],
 }
@@ -138,7 +136,7 @@ impl Splitter {
     pub(super) fn describe(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, ids: &[u32], out: Described<'_>) {
         let (d, step) = (self.dim_k, self.dim_k.next_multiple_of(BLOCK));
         self.load(isa, keys, ids);
-        for (c, to) in out.keys.chunks_exact_mut(d).enumerate() {
+        for (c, (to, square)) in out.keys.chunks_exact_mut(d).zip(out.square.iter_mut()).enumerate() {
             let count = self.mean_without(isa, c, out.apart[c], d);
             to.copy_from_slice(&self.mean[..d]);
             // What stays apart lies at the mean: it adds nothing.
@@ -147,8 +145,7 @@ impl Splitter {
             }
             let at = &self.order[c * CELL..][..CELL];
             isa.sq_dists_at(&self.rows, d, at, &self.mean[..d], &mut self.height[..CELL]);
-            out.square[c] = self.height[..CELL].iter().sum::<f32>() / count.max(1) as f32;
-            out.farthest[c] = isa.max(&self.height[..CELL]);
+            *square = self.height[..CELL].iter().sum::<f32>() / count.max(1) as f32;
             let rows = Matrix { data: &self.rows, stride: d, cols: d };
             isa.run(Less { rows, mean: &self.mean[..d], at, out: &mut self.rest[c * CELL * step..], stride: step });
         }

@@ -37,7 +37,6 @@ pub struct Tree {
     keys: Buf<f32>,
     values: Buf<f32>,
     square: Buf<f32>,
-    farthest: Buf<f32>,
     /// Moments of all segments that are built, and of those that are published.
     moment: [Buf<f32>; 2],
     splitter: Splitter,
@@ -64,7 +63,7 @@ impl Tree {
         Buf::<[u32; 2]>::plan(plan, keys / SEGMENT);
         Buf::<bool>::plan(plan, keys / SEGMENT);
         Buf::<u16>::plan(plan, cells);
-        for n in [means, values, cells, cells, moment, moment] {
+        for n in [means, values, cells, moment, moment] {
             Buf::<f32>::plan(plan, n);
         }
         Splitter::plan(plan, dim_k, dim_v);
@@ -92,7 +91,6 @@ impl Tree {
             keys: m.filled(means, 0.0),
             values: m.filled(values, 0.0),
             square: m.filled(cells, 0.0),
-            farthest: m.filled(cells, 0.0),
             moment: [m.filled(moment, 0.0), m.filled(moment, 0.0)],
             splitter: Splitter::new_in(memory, dim_k, dim_v)?,
         };
@@ -188,7 +186,6 @@ impl Tree {
             stride,
             apart: &self.apart[at * CELLS..][..CELLS],
             square: &mut self.square[at * CELLS..][..CELLS],
-            farthest: &mut self.farthest[at * CELLS..][..CELLS],
             moment: &mut self.moment[0],
         };
         self.splitter.describe(isa, keys, values, ids, out);
@@ -289,11 +286,6 @@ impl Tree {
     /// Mean square distances of the keys of a segment's cells from their means.
     pub(super) fn square(&self, segment: usize) -> &[f32] {
         &self.square[segment * CELLS..][..CELLS]
-    }
-
-    /// Square distances of the keys that lie farthest from the means of a segment's cells.
-    pub(super) fn farthest(&self, segment: usize) -> &[f32] {
-        &self.farthest[segment * CELLS..][..CELLS]
     }
 
     /// Sum over keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k]`.
