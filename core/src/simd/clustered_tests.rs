@@ -204,8 +204,7 @@ fn cells_open_where_they_may_matter() {
                 for e in 0..n {
                     let (at, what) = (e * PANEL + lane, format!("{} {lanes}: entry {e}, lane {lane}", isa.name()));
                     let deviation = f64::from(spread[lane]) * f64::from(radius[e]);
-                    let reach =
-                        f64::from(scores[at]) + f64::from(sigma) * deviation;
+                    let reach = f64::from(scores[at]) + f64::from(sigma) * deviation;
                     let opens = opened[e] >> lane & 1 != 0;
                     // Where a limit is met to the last digits either answer is right.
                     if (reach - f64::from(threshold[lane])).abs() > 1e-4 {
