@@ -231,6 +231,7 @@ fn init_functions_keep_within_the_struct_of_their_callers() {
     let first = offset_of!(ice_attention_stats, rows_measured);
     // SAFETY: more room than any version of the struct takes.
     assert_eq!(written(|p| unsafe { ice_attention_stats_init(p) }), (first as u32, first));
+    // SAFETY: as above, for every size.
     let sized = |n: usize| written(|p| unsafe { ice_attention_stats_init_sized(p, n) });
     let known = size_of::<ice_attention_stats>();
     for n in (first..=known).step_by(8) {
