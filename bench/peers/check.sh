@@ -14,5 +14,5 @@ if ! "$python" -c 'import numpy' 2>/dev/null; then
   echo "skipped: side-by-side benchmark: $python has no numpy"
   exit 0
 fi
-cargo build --release -p iceformer-ffi -p iceformer-bench --bin core_peak --lib
+cargo build --release -p iceformer-ffi -p iceformer-peak
 "$python" bench/peers/dense.py --quick --check "$@"
