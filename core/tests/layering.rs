@@ -16,9 +16,9 @@ const LAYERS: [&[&str]; 9] = [
 ];
 
 /// The files of accelerated attention: each imports only what stands before it.
-const CLUSTERED: [&str; 14] = [
-    "policy", "split", "order", "tree", "rows", "sample", "front", "control", "memo", "estimate", "engine", "few",
-    "runs", "call",
+const CLUSTERED: [&str; 15] = [
+    "policy", "ablation", "split", "order", "tree", "rows", "sample", "front", "control", "memo", "estimate", "engine",
+    "few", "runs", "call",
 ];
 
 fn layer(module: &str) -> usize {

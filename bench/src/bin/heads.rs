@@ -4,6 +4,7 @@ use clap::Parser;
 use iceformer_bench::heads;
 use iceformer_bench::suite::{Outcome, Settings, charts, measure};
 use iceformer_core::attention::Mode;
+use iceformer_core::attention::clustered::ablation::{Part, leave_out};
 use iceformer_core::simd::Isa;
 use std::path::PathBuf;
 
@@ -33,6 +34,9 @@ struct Cli {
     /// Folder for charts: errors and speed over the layers
     #[arg(long)]
     plot: Option<PathBuf>,
+    /// Each part of accelerated attention left out in turn: a line for all layers together
+    #[arg(long)]
+    ablation: bool,
     /// Widest instruction set, such as avx2
     #[arg(long)]
     isa: Option<String>,
@@ -81,11 +85,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         println!("\n{name}, {} tokens, {queries}tolerance {}, {}\n", layers[0].rows, cli.tolerance, Isa::best().name());
         println!(
-            "| layer | times faster | error, mean % | p99 % | worst % | rows beyond 3x, % | measured % | heavy keys missed | pairs scored % | known % | opened % | rows exact % |"
+            "| {} | times faster | error, mean % | p99 % | worst % | rows beyond 3x, % | measured % | heavy keys missed | pairs scored % | known % | opened % | rows exact % |",
+            if cli.ablation { "without" } else { "layer" }
         );
         println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
+        let layers_of = || layers.iter().filter(|l| cli.layers.is_empty() || cli.layers.contains(&l.number));
+        if cli.ablation {
+            for part in [None].into_iter().chain(Part::ALL.map(Some)) {
+                leave_out(part.as_slice());
+                let all: Vec<_> = layers_of().map(|layer| measure(layer, &settings)).collect();
+                let name = part.map_or("nothing".into(), |part| format!("{part:?}"));
+                line(&name, &all.iter().collect::<Vec<_>>(), f64::from(cli.tolerance));
+            }
+            leave_out(&[]);
+            continue;
+        }
         let mut all = Vec::new();
-        for layer in layers.iter().filter(|l| cli.layers.is_empty() || cli.layers.contains(&l.number)) {
+        for layer in layers_of() {
             let outcome = measure(layer, &settings);
             line(&outcome.layer.to_string(), &[&outcome], f64::from(cli.tolerance));
             all.push(outcome);

@@ -5,6 +5,7 @@ use super::super::clock;
 use super::super::few::FEW;
 use super::super::problem::{AttentionStats, Checked, Problem};
 use super::super::{Mode, Reason};
+use super::ablation::{Part, without};
 use super::control::Control;
 use super::engine::{Watch, Work};
 use super::order::Order;
@@ -29,7 +30,7 @@ type Building<'a> = (usize, &'a mut [Tree], Option<Order>);
 
 /// Whether keys come in an order of their own: all rows see the same, and are more than a few, which would not repay it.
 fn reorders(c: &Checked<'_>) -> bool {
-    c.masking.shows_all() && c.rows_q > FEW
+    c.masking.shows_all() && c.rows_q > FEW && !without(Part::Order)
 }
 
 /// Adds everything that [`call`] takes to a plan.

@@ -1,5 +1,6 @@
 //! The threshold of heads that share keys: the loosest that sampled rows bear.
 
+use super::ablation::{Part, without};
 use super::policy::{KEEP, MEMORY, NEEDLES, RELAX};
 
 /// What sampled rows have said so far.
@@ -61,12 +62,13 @@ impl Control {
         let (error, output) = (shares.clone().sum::<f32>(), shares.count() as f32);
         let (e, o) = (self.error + error, self.output + output);
         let most = KEEP * tolerance;
-        if e <= most * most * o {
-            (self.error, self.output) = (MEMORY * e, MEMORY * o);
+        let memory = if without(Part::Memory) { 0.0 } else { MEMORY };
+        if e <= most * most * o || without(Part::Control) {
+            (self.error, self.output) = (memory * e, memory * o);
             return Verdict::Take;
         }
         if self.level + 1 == NEEDLES.len() {
-            (self.error, self.output) = (MEMORY * self.error, MEMORY * self.output);
+            (self.error, self.output) = (memory * self.error, memory * self.output);
             return Verdict::Fail;
         }
         self.level += 1;
@@ -78,7 +80,7 @@ impl Control {
     /// After a block was attended: looser thresholds for the next where there is room.
     pub(super) fn relax(&mut self, tolerance: f32) {
         let most = RELAX * KEEP * tolerance;
-        if self.level > 0 && self.output > 0.0 && self.error <= most * most * self.output {
+        if !without(Part::Control) && self.level > 0 && self.output > 0.0 && self.error <= most * most * self.output {
             self.level -= 1;
             self.error *= 2.0;
         }

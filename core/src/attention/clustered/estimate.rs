@@ -1,5 +1,6 @@
 //! Rows against entries: which cells a row opens, and estimates for the rest.
 
+use super::ablation::{Part, without};
 use super::front::Front;
 use super::policy::SIGMA;
 use super::rows::RowSet;
@@ -142,18 +143,23 @@ impl Estimates {
             before[lane] *= alpha[lane];
         }
         let opened = &mut self.opened[p * n..][..n];
+        let seen = before;
         isa.run(Screen {
             lanes,
             scores: &self.scores,
             weights: &mut self.weights,
             radius: front.radius(),
             spread: &spread,
-            sigma: SIGMA,
-            unit: softmax.unit(),
+            sigma: if without(Part::Spread) { 0.0 } else { SIGMA },
+            unit: if without(Part::Widening) { 0.0 } else { softmax.unit() },
             threshold: &threshold,
             opened,
             sum: &mut before,
         });
+        if without(Part::Means) {
+            self.weights[..n * PANEL].fill(0.0);
+            before = seen;
+        }
         set.sum[at..at + lanes].copy_from_slice(&before[..lanes]);
         let sums = &mut set.sums[at * set.stride..][..PANEL * set.stride];
         isa.run(AddMeans {

@@ -5,6 +5,7 @@ use super::super::few::{self, FAR};
 use super::super::panel::factor;
 use super::super::problem::AttentionStats;
 use super::super::{Mask, Masking};
+use super::ablation::{Part, without};
 use super::control::{Control, Verdict};
 use super::engine::{Block, Scored, Watch};
 use super::estimate::Softmax;
@@ -424,19 +425,19 @@ impl Block<'_> {
             let square = isa.dot(q, &row[..dim]);
             // What leaves the range, or is no number for that, is infinite.
             let spread = if square.abs() < f32::MAX { libm::sqrtf(square.max(0.0)) * scale } else { f32::INFINITY };
-            deviation[r] = spread * of.softmax.unit();
+            deviation[r] = if without(Part::Widening) { 0.0 } else { spread * of.softmax.unit() };
             let threshold = max[r] + libm::log2f(sum[r] * of.needle) / of.softmax.factor;
             isa.run(MarkEntries {
                 scores,
                 radius: front.radius(),
                 spread,
-                sigma: SIGMA,
+                sigma: if without(Part::Spread) { 0.0 } else { SIGMA },
                 threshold,
                 opened: &mut opened[..entries],
             });
         }
         for (closed, &opened) in closed.iter_mut().zip(opened.iter()) {
-            *closed = 1.0 - f32::from(opened);
+            *closed = if without(Part::Means) { 0.0 } else { 1.0 - f32::from(opened) };
         }
         for r in 0..rows {
             let left = isa.run(EstimateEntries {

@@ -1,5 +1,6 @@
 //! What rows of a block meet in place of far keys: known keys, exactly, and entries, the cells less the known keys.
 
+use super::ablation::{Part, without};
 use super::policy::{CELL, CELLS, FIRST, KNOWN, SEGMENT};
 use super::tree::Tree;
 use crate::error::{Result, reserved};
@@ -139,7 +140,8 @@ impl Front {
             }
         }
         let apart = self.known.len();
-        for row in (0..FIRST as u32).chain(heavy) {
+        let first = if without(Part::FirstKeys) { 0 } else { FIRST as u32 };
+        for row in (0..first).chain(heavy) {
             let Some(place) = self.place(tree, row as usize) else { continue };
             let (entry, bit) = (place / CELL, 1 << (place % CELL));
             if self.known_of[entry] & bit == 0 && self.known.len() < self.known.capacity() {

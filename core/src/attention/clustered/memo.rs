@@ -3,6 +3,7 @@
 //! Rows of several parts note things at once, in any order: of several notes the most careful counts, and none of them before the
 //! head has grown. So what a row gets depends on what was attended before the last append, never on when or on which thread.
 
+use super::ablation::{Part, without};
 use super::control::Control;
 use super::policy::{NEEDLES, PLACES};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -51,7 +52,7 @@ impl Default for Memo {
 impl Memo {
     /// Notes a key that weighs so large a share of some row.
     pub(super) fn heavy(&self, key: u32, share: f32) {
-        if key < 1 << KEY && share > 0.0 {
+        if key < 1 << KEY && share > 0.0 && !without(Part::KnownKeys) {
             let weight = (255.0 + 8.0 * libm::log2f(share)).clamp(0.0, 255.0) as u32;
             let place = crate::math::mix(u64::from(key)) as usize % PLACES;
             self.heavy[place].note(weight << KEY | (key + 1) & ((1 << KEY) - 1));

@@ -1,9 +1,13 @@
 //! Accelerated attention: far keys gathered into cells, a cell's mean in place of its keys where that is good enough.
 //!
-//! `policy` every tunable; `split`, `tree` cells; `rows` query rows and their softmax; `sample` rows attended exactly; `front` what
+//! `policy` every tunable; `ablation` what a measurement can leave out; `split`, `tree` cells; `rows` query rows and their softmax; `sample` rows attended exactly; `front` what
 //! rows meet in place of far keys; `estimate` which cells open, and means for the others; `control` the threshold; `engine` a
 //! block of rows; `call` the one-call form.
 
+#[cfg(feature = "ablation")]
+pub mod ablation;
+#[cfg(not(feature = "ablation"))]
+mod ablation;
 mod call;
 mod control;
 mod engine;

@@ -1,5 +1,6 @@
 //! Sampled rows: attended exactly, they say which keys are heavy for their neighbours, and what an approximation errs by.
 
+use super::ablation::{Part, without};
 use super::policy::{CHECKING, CUT, KNOWING, NOTED};
 use crate::error::Result;
 use crate::math::hash;
@@ -72,6 +73,9 @@ impl Heavy {
         sum: f32,
         factor: f32,
     ) {
+        if without(Part::KnownKeys) {
+            return;
+        }
         let least = CUT * sum;
         self.sums[row] = max * factor + libm::log2f(sum);
         for (key, weight) in (first as u32..).zip(weights) {

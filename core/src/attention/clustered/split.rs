@@ -1,5 +1,6 @@
 //! One segment: its keys split into cells of similar ones, and described.
 
+use super::ablation::{Part, without};
 use super::policy::{APART, CELL, LONGEST, OUTLYING, ROUNDS, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Maker, Memory, Plan, Rows};
@@ -97,7 +98,7 @@ impl Splitter {
             }
             let most = (OUTLYING * median).min(LONGEST);
             for (i, &height) in self.height.iter().enumerate() {
-                if height > most {
+                if height > most && !without(Part::Outliers) {
                     apart[i / 64] |= 1 << (i % 64);
                 }
             }
