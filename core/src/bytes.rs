@@ -109,6 +109,6 @@ impl<'a> Writer<'a> {
     pub(crate) fn finish(mut self) {
         let sum = crc32fast::hash(&self.out[..self.at]);
         self.u32(sum);
-        debug_assert_eq!(self.at, self.out.len(), "the saved length was computed right");
+        assert_eq!(self.at, self.out.len(), "the saved length was computed right");
     }
 }

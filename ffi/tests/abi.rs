@@ -8,6 +8,9 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "common/c.rs"]
+mod c;
+
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
@@ -52,12 +55,8 @@ fn the_shared_library_exports_exactly_those() {
         println!("SKIPPED: no nm on this machine");
         return;
     }
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("abi");
-    let mut c = Command::new(env!("CARGO"));
-    c.args(["build", "--offline", "-p", "iceformer-ffi", "--lib", "--target-dir"]).arg(&target).current_dir(root());
-    let out = c.output().expect("cargo runs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let nm = Command::new("nm").args(["-D", "--defined-only"]).arg(target.join("debug/libiceformer.so")).output();
+    let library = c::staticlib().with_file_name("libiceformer.so");
+    let nm = Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output();
     let nm = String::from_utf8(nm.expect("nm runs").stdout).expect("text");
     let exported: BTreeSet<String> = nm
         .lines()
@@ -74,7 +73,7 @@ fn the_shared_library_exports_exactly_those() {
         manifest.contains(&format!("\nversion = \"{}.0.0\"\n", ice_abi_version())),
         "package.metadata.capi.library"
     );
-    let Ok(out) = Command::new("readelf").arg("-d").arg(target.join("debug/libiceformer.so")).output() else {
+    let Ok(out) = Command::new("readelf").arg("-d").arg(&library).output() else {
         println!("SKIPPED: no readelf on this machine");
         return;
     };

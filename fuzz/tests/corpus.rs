@@ -1,4 +1,4 @@
-//! Every committed input once, on any compiler: `cargo test --manifest-path fuzz/Cargo.toml --no-default-features`.
+//! Every committed input once, on any compiler: `cargo test -p iceformer-fuzz`.
 
 use std::path::Path;
 

@@ -29,13 +29,13 @@ pub fn folder(name: &str) -> PathBuf {
     dir
 }
 
-/// Builds the static library where it disturbs no other build.
+/// Builds the static library, and the shared one beside it, as users get them: in the folder where `cargo build --release` leaves them.
 pub fn staticlib() -> PathBuf {
-    let target = folder("c_sample");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the folder is inside the target directory");
     let mut c = Command::new(env!("CARGO"));
-    c.args(["build", "--offline", "-p", "iceformer-ffi", "--lib", "--target-dir"]).arg(&target);
+    c.args(["build", "--offline", "--release", "-p", "iceformer-ffi", "--target-dir"]).arg(target);
     run(c.current_dir(env!("CARGO_MANIFEST_DIR")));
-    target.join("debug/libiceformer.a")
+    target.join("release/libiceformer.a")
 }
 
 /// No warning of any kind.

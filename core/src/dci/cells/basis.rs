@@ -41,7 +41,7 @@ pub(super) fn orthonormalise(isa: Isa, x: &mut [f32], dim: usize, passes: usize)
 pub(super) fn product(isa: Isa, panel: &[f32], rows: &[f32], cols: usize, out: &mut [f32]) {
     // The slice is whole rows.
     let Ok(rows) = Rows::new(rows, cols) else { return };
-    debug_assert!(out.len() >= (rows.rows() + tile::KEYS) * PANEL);
+    assert!(out.len() >= (rows.rows() + tile::KEYS) * PANEL);
     isa.run(Product { panel, rows, out });
 }
 
