@@ -270,7 +270,8 @@ impl World {
         if !fits {
             return Ok(());
         }
-        let mut stats: ice_attention_stats = made(|p| unsafe { ice_attention_stats_init_sized(p, size_of::<ice_attention_stats>()) });
+        let mut stats: ice_attention_stats =
+            made(|p| unsafe { ice_attention_stats_init_sized(p, size_of::<ice_attention_stats>()) });
         let have = call(|e| unsafe { ice_attention(&d, null_mut(), 0, &mut stats, e) });
         assert!(have == ICE_OK || self.untouched(), "outputs are written only on success");
         // Verified rows that miss their tolerance are attended again.
@@ -417,7 +418,8 @@ impl World {
                         self.out.0.fill(UNTOUCHED);
                         self.lse.0.fill(UNTOUCHED);
                         let (rows, w) = (rows as usize, null_mut());
-                        let mut stats: ice_attention_stats = made(|p| unsafe { ice_attention_stats_init_sized(p, size_of::<ice_attention_stats>()) });
+                        let mut stats: ice_attention_stats =
+                            made(|p| unsafe { ice_attention_stats_init_sized(p, size_of::<ice_attention_stats>()) });
                         let status = call(|e| unsafe {
                             ice_session_attend(s, &q, rows, mask, &out, lse, w, 0, ith, nth, &mut stats, e)
                         });
