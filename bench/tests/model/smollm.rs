@@ -14,7 +14,7 @@ fn found() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("ICE_REAL_MODEL") {
         return Some(path.into());
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/models");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/models");
     let files = std::fs::read_dir(folder).ok()?.filter_map(|e| Some(e.ok()?.path()));
     files.filter(|p| p.extension().is_some_and(|e| e == "gguf")).min()
 }
