@@ -1114,7 +1114,8 @@ void ice_attention_stats_init(ice_attention_stats *stats);
 ///
 /// # Safety
 /// `stats` is NULL or writable for `struct_size` bytes.
-void ice_attention_stats_init_sized(ice_attention_stats *stats, size_t struct_size);
+void ice_attention_stats_init_sized(ice_attention_stats *stats,
+                                    size_t struct_size);
 
 /// Computes attention for all heads of a description.
 ///
@@ -1325,7 +1326,8 @@ ice_status ice_session_work_required(const ice_session *session,
 ///
 /// # Safety
 /// Pointers are valid as described.
-ice_status ice_session_truncate(ice_session *session, size_t len);
+ice_status ice_session_truncate(ice_session *session,
+                                size_t len);
 
 /// Removes tokens begin .. end (end excluded); later tokens move down.
 ///
@@ -1421,6 +1423,7 @@ ice_status ice_session_load_in(void *mem, size_t bytes, const void *buf, size_t 
 #endif  // __cplusplus
 
 #endif  /* ICEFORMER_H */
+
 /* Structs that have grown since an ABI version began: their init function of then prepares what they were; programs built
  * with this header prepare all of theirs. */
 #define ice_attention_stats_init(stats) ice_attention_stats_init_sized((stats), sizeof(ice_attention_stats))
