@@ -42,6 +42,7 @@ fn snippets_compile() {
         }
         let text = std::fs::read_to_string(&path).expect("text");
         let stem = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        // The reference declares it; the macro of that name in the header would get in the way.
         let c = "#include <iceformer.h>\n#undef ice_attention_stats_init\n#include <math.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>";
         let cpp = "#include <iceformer.hpp>\n#include <cstdio>\n#include <vector>";
         for (language, compiler, std, extension, includes) in
