@@ -47,7 +47,6 @@ fn a_sink_and_words_that_come_again() {
 }
 
 #[test]
-#[ignore = "not reached yet: bench/notes/2026-11-24-sampled-rows.md says by how much"]
 fn a_sink_and_words_in_long_keys() {
     hold(Shape { rows: 8192, dim: 128, heads_q: 4, heads_kv: 1 }, 2);
 }

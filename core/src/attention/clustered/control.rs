@@ -7,6 +7,8 @@ use super::policy::{KEEP, MEMORY, NEEDLES, RELAX};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Control {
     level: usize,
+    /// The loosest level that may be tried: looser ones have failed.
+    loosest: usize,
     /// Sums over sampled rows of squared errors and of squared outputs, at the present level, the older the less.
     error: f32,
     output: f32,
@@ -25,14 +27,14 @@ pub(super) enum Verdict {
 
 impl Default for Control {
     fn default() -> Self {
-        Control { level: 1, error: 0.0, output: 0.0 }
+        Control { level: 1, loosest: 0, error: 0.0, output: 0.0 }
     }
 }
 
 impl Control {
     /// At a level that has erred so, squared, per squared output.
     pub(super) fn at(level: usize, share: f32) -> Self {
-        Control { level, error: share, output: 1.0 }
+        Control { level, loosest: 0, error: share, output: 1.0 }
     }
 
     /// The level.
@@ -72,15 +74,21 @@ impl Control {
             return Verdict::Fail;
         }
         self.level += 1;
+        self.loosest = self.level;
         // What was measured by looser thresholds, as it would have been.
         self.error *= 0.5;
         Verdict::Tighten
     }
 
-    /// After a block was attended: looser thresholds for the next where there is room.
+    /// Looser thresholds to be tried next where there is room, and where they have not failed. What is attended by them has to be
+    /// judged first.
     pub(super) fn relax(&mut self, tolerance: f32) {
         let most = RELAX * KEEP * tolerance;
-        if !without(Part::Control) && self.level > 0 && self.output > 0.0 && self.error <= most * most * self.output {
+        if !without(Part::Control)
+            && self.level > self.loosest
+            && self.output > 0.0
+            && self.error <= most * most * self.output
+        {
             self.level -= 1;
             self.error *= 2.0;
         }

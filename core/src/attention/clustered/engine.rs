@@ -188,11 +188,12 @@ impl Block<'_> {
         };
         squares.iter().for_each(|&[error, output]| stats.measured.note(error, output));
         stats.rows += (self.n * self.group) as u64;
-        control.relax(self.tolerance);
         stats.pairs_dense += visible;
         for h in 0..self.group {
             self.approximate(h, &sampled, softmax, control.needle(), work, stats, watch);
         }
+        // Not before: the block is attended by the threshold that was measured.
+        control.relax(self.tolerance);
     }
 
     /// Pairs that rows see.

@@ -276,6 +276,9 @@ impl Block<'_> {
         let (far, known) = ((clusters.shown * SEGMENT) as u64, clusters.front.known.len() as u64);
         let most = (few::MOST / self.n).max(1);
         let mut control = clusters.control();
+        if check {
+            control.relax(self.tolerance);
+        }
         let opened = loop {
             let (mut squares, mut opened) = ([[0.0; 2]; few::FEW], 0);
             for first in (0..self.group).step_by(most) {
@@ -298,7 +301,6 @@ impl Block<'_> {
             if verdict == Verdict::Tighten {
                 continue;
             }
-            control.relax(self.tolerance);
             let entries = clusters.front.entries() as u64;
             let cost = opened + (known + entries) * queries + visible - far * queries;
             let pays = !self.auto || cost as f32 <= PAYS * visible as f32;
