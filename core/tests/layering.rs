@@ -1,5 +1,8 @@
 //! Layers point one way: a module imports only what stands before it in this list.
 
+#[path = "common/arrows.rs"]
+mod arrows;
+
 use std::fs;
 use std::path::Path;
 
@@ -15,10 +18,86 @@ const LAYERS: [&[&str]; 9] = [
     &["lib"],
 ];
 
-/// The files of accelerated attention: each imports only what stands before it.
-const CLUSTERED: [&str; 15] = [
-    "policy", "ablation", "split", "order", "tree", "rows", "sample", "front", "control", "memo", "estimate", "engine",
-    "few", "runs", "call",
+/// Files and folders of a folder: each imports only what stands before it.
+const FOLDERS: [(&str, &[&str]); 6] = [
+    (
+        "attention",
+        &[
+            "mode",
+            "measured",
+            "mask",
+            "clock",
+            "softmax",
+            "choice",
+            "stats",
+            "parts",
+            "certificate",
+            "dense",
+            "options",
+            "problem",
+            "retrieve",
+            "clustered",
+            "head_topk",
+            "probe",
+            "index_room",
+            "over_index",
+            "call",
+            "session_options",
+            "cache",
+            "session",
+            "session_save",
+        ],
+    ),
+    ("attention/dense", &["head", "spans", "fixed", "panel", "work", "blocks", "few", "exact", "heads"]),
+    (
+        "attention/clustered",
+        &[
+            "policy", "ablation", "split", "order", "tree", "rows", "sample", "front", "control", "memo", "estimate",
+            "engine", "few", "runs", "call",
+        ],
+    ),
+    (
+        "simd",
+        &[
+            "vector",
+            "math",
+            "element",
+            "scalar",
+            "aarch64",
+            "x86_64",
+            "detect",
+            "rows",
+            "kernels",
+            "tile",
+            "online",
+            "few",
+            "bias",
+            "fixed",
+            "gather",
+            "clustered",
+            "codes",
+        ],
+    ),
+    (
+        "dci",
+        &[
+            "level",
+            "slots",
+            "lists",
+            "params",
+            "chunk",
+            "cells",
+            "index",
+            "batch",
+            "structure",
+            "scratch",
+            "search",
+            "gather",
+            "query",
+            "save",
+        ],
+    ),
+    ("dci/cells", &["basis", "effort", "order", "build", "fitted", "search", "curve"]),
 ];
 
 fn layer(module: &str) -> usize {
@@ -56,29 +135,7 @@ fn imports_point_down() {
 }
 
 #[test]
-fn files_of_accelerated_attention_point_down() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/attention/clustered");
-    let place = |file: &str| CLUSTERED.iter().position(|f| *f == file);
-    let mut files = 0;
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        if name == "mod" {
-            continue;
-        }
-        let own = place(&name).unwrap_or_else(|| panic!("{name} has no place"));
-        files += 1;
-        let text = fs::read_to_string(&path).unwrap();
-        for line in text.lines().filter(|l| !l.trim_start().starts_with("//")) {
-            // Not what lies above: `super::super::`.
-            for part in line.replace("super::super::", "").split("super::").skip(1) {
-                let to: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-                // Siblings alone; `few` of all attention is imported from above.
-                if let Some(to_place) = place(&to) {
-                    assert!(to_place < own, "{}: {name} imports {to}", path.display());
-                }
-            }
-        }
-    }
-    assert_eq!(files, CLUSTERED.len());
+fn files_of_a_folder_point_down() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    FOLDERS.iter().for_each(|(folder, files)| arrows::point_down(&src, folder, files));
 }

@@ -3,13 +3,19 @@
 use crate::alloc_hook::Source;
 use crate::cast::{self, choice};
 use crate::memory::put_layout;
-use crate::object::{self, exclusive, shared};
+use crate::object::{self, Handle, exclusive, shared};
 use crate::types::*;
 use crate::{guard, memory};
 use core::ffi::c_void;
 use iceformer_core::Result;
 use iceformer_core::dci::{Directions, Engine, Index, IndexOptions, Metric};
 use iceformer_core::mem::{Dtype, Layout, Rows};
+
+impl Handle for ice_index {
+    type Inner = iceformer_core::dci::Index;
+    const MAGIC: u32 = object::INDEX;
+    const NAME: &'static str = "index";
+}
 
 /// Prepares index options for keys of `dim` elements: everything else default. NULL does nothing.
 ///

@@ -2,7 +2,6 @@
 
 use crate::alloc_hook::{Source, check_place};
 use crate::cast;
-use crate::types::*;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use iceformer_core::mem::{Layout, Memory, Plan};
@@ -18,23 +17,10 @@ pub(crate) trait Handle: Sized {
     const NAME: &'static str;
 }
 
-impl Handle for ice_index {
-    type Inner = iceformer_core::dci::Index;
-    const MAGIC: u32 = 0x1ce0_0001;
-    const NAME: &'static str = "index";
-}
-
-impl Handle for ice_scratch {
-    type Inner = crate::scratch::QueryState;
-    const MAGIC: u32 = 0x1ce0_0002;
-    const NAME: &'static str = "scratch";
-}
-
-impl Handle for ice_session {
-    type Inner = crate::session::Parts;
-    const MAGIC: u32 = 0x1ce0_0003;
-    const NAME: &'static str = "session";
-}
+/// Marks of live handles, one for each type.
+pub(crate) const INDEX: u32 = 0x1ce0_0001;
+pub(crate) const SCRATCH: u32 = 0x1ce0_0002;
+pub(crate) const SESSION: u32 = 0x1ce0_0003;
 
 const FREED: u32 = 0x1ce0_dead;
 const POISONED: u32 = 0x1ce0_bad0;
@@ -196,6 +182,7 @@ pub(crate) unsafe fn free<H: Handle>(p: *mut H) {
 #[cfg(all(test, feature = "std"))]
 mod tests {
     use super::*;
+    use crate::types::*;
     use crate::{ICE_ERR_INTERNAL, guard};
     use iceformer_core::dci::{Index, IndexOptions};
 

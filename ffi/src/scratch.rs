@@ -1,7 +1,7 @@
 //! Query state: one per thread.
 
 use crate::memory::put_layout;
-use crate::object::{self, Object, shared};
+use crate::object::{self, Handle, Object, shared};
 use crate::types::*;
 use crate::{cast, guard, view};
 use core::ffi::c_void;
@@ -9,6 +9,12 @@ use iceformer_core::attention::{AttentionRoom, AttentionStats};
 use iceformer_core::dci::Scratch;
 use iceformer_core::mem::{Layout, Memory};
 use iceformer_core::{Error, Result, Status};
+
+impl Handle for ice_scratch {
+    type Inner = QueryState;
+    const MAGIC: u32 = object::SCRATCH;
+    const NAME: &'static str = "scratch";
+}
 
 /// What is behind a scratch.
 pub struct QueryState {

@@ -4,7 +4,7 @@ use crate::alloc_hook::{Source, check_place, work as work_memory};
 use crate::attention::{DEFAULT_OPTIONS, stats_output};
 use crate::cast::{self, product};
 use crate::memory::put_layout;
-use crate::object::{self, Object, live, shared};
+use crate::object::{self, Handle, Object, live, shared};
 use crate::saved::{save, saved};
 use crate::types::*;
 use crate::view::{self, names, tensor, tensor_mut};
@@ -14,6 +14,12 @@ use core::ptr::{NonNull, null};
 use iceformer_core::attention::{HeadCache, Session, SessionOptions};
 use iceformer_core::mem::{Layout, Plan};
 use iceformer_core::{Error, Result, Status};
+
+impl Handle for ice_session {
+    type Inner = Parts;
+    const MAGIC: u32 = object::SESSION;
+    const NAME: &'static str = "session";
+}
 
 /// What a session handle holds. The heads and shape are kept beside the session so that a partitioned append reaches
 /// its own heads without a reference to anything another part writes.

@@ -1,9 +1,9 @@
 //! Keys and values of one KV head, in token order, with their index in top-k mode and their cells in accelerated mode.
 
-use super::SessionOptions;
 use super::certificate::length;
 use super::clustered::Clusters;
 use super::head_topk::index_options;
+use super::session_options::SessionOptions;
 use crate::dci::Index;
 use crate::error::{Error, Result, Status, reserved};
 use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};

@@ -1,9 +1,12 @@
 //! The one-call form: plan, check, run, on one thread or several.
 
 use super::certificate::longest;
-use super::dense::{self, Dense};
-use super::problem::{AttentionStats, Checked, Problem};
-use super::{Mode, clock, clustered, exact, head_topk};
+use super::dense::exact;
+use super::dense::heads::{Dense, most_pieces};
+use super::parts::in_parts;
+use super::problem::{Checked, Problem};
+use super::stats::AttentionStats;
+use super::{Mode, clock, clustered, head_topk};
 use crate::error::{Error, Result, Status};
 use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
 use crate::mem::{Layout, Memory, Objects, Plan};
@@ -48,7 +51,7 @@ impl Work {
 fn pieces(checked: &Checked<'_>) -> usize {
     match checked.mode {
         Mode::TopK => checked.batch * checked.heads_kv,
-        _ => dense::most_pieces([checked.batch, checked.heads_q, checked.rows_q, checked.dim_k]),
+        _ => most_pieces([checked.batch, checked.heads_q, checked.rows_q, checked.dim_k]),
     }
 }
 
@@ -171,65 +174,4 @@ pub fn attention_watched(problem: &Problem<'_>, watch: clustered::Watch<'_>, wor
         Mode::Accelerated if ACCELERATED => clustered::call(problem, &checked, work, Some(watch)),
         _ => attention(problem, work),
     }
-}
-
-/// Runs every item on a thread of its own, one of them the caller's, and adds up what they say.
-#[cfg(not(feature = "std"))]
-pub(super) fn in_parts<T>(
-    items: &mut [T],
-    run: impl Fn(usize, &mut T) -> Result<AttentionStats>,
-    stats: &mut AttentionStats,
-) -> Result<()> {
-    match items {
-        [item] => stats.add(&run(0, item)?),
-        _ => {
-            let e = Error::new(Status::Unsupported, "num_threads", "threads need the std feature");
-            return Err(e.value(items.len() as u64));
-        }
-    }
-    Ok(())
-}
-
-/// Runs every item on a thread of its own, one of them the caller's, and adds up what they say.
-#[cfg(feature = "std")]
-pub(super) fn in_parts<T: Send>(
-    items: &mut [T],
-    run: impl Fn(usize, &mut T) -> Result<AttentionStats> + Sync,
-    stats: &mut AttentionStats,
-) -> Result<()> {
-    // Alone nothing is allocated: the standard library's scopes take memory, and end the process where there is none.
-    if let [item] = items {
-        stats.add(&run(0, item)?);
-        return Ok(());
-    }
-    let parts = items.len();
-    let mut results = std::vec::Vec::new();
-    results.try_reserve_exact(parts).map_err(|_| Error::new(Status::NoMemory, "num_threads", "returned no memory"))?;
-    let run = &run;
-    std::thread::scope(|scope| {
-        let mut handles = std::vec::Vec::with_capacity(parts);
-        let mut own = None;
-        for (ith, item) in items.iter_mut().enumerate() {
-            if ith + 1 == parts {
-                own = Some(run(ith, item));
-                break;
-            }
-            match std::thread::Builder::new().spawn_scoped(scope, move || run(ith, item)) {
-                Ok(handle) => handles.push(handle),
-                Err(_) => {
-                    results.push(Err(Error::new(Status::NoMemory, "num_threads", "a thread could not be started")));
-                    break;
-                }
-            }
-        }
-        results.extend(own);
-        for handle in handles {
-            let panicked = Error::new(Status::Internal, "num_threads", "a thread panicked");
-            results.push(handle.join().unwrap_or(Err(panicked)));
-        }
-    });
-    for result in results {
-        stats.add(&result?);
-    }
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Certified errors: what rows are known to be off by at most, and where that is written.
 
 use super::mask::{Masking, Visible};
-use super::problem::AttentionStats;
+use super::stats::AttentionStats;
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};
 
 /// Rounding allowed for, in units of the largest value's length: see [`Certificate::slack`].

@@ -1,8 +1,9 @@
 //! Top-k attention of one KV head and the query heads that share it: keys enter the index in row order as the mask
 //! uncovers them, and every row asks the index (paper, Algorithm 1 with the causal construction of section 3).
 
-use super::problem::{AttentionStats, Checked, Problem};
+use super::problem::{Checked, Problem};
 use super::retrieve::{Retrieval, query_options};
+use super::stats::AttentionStats;
 use super::{Masking, clock};
 use crate::dci::{Engine, Index, IndexOptions, Scratch};
 use crate::error::Result;

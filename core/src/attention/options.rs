@@ -1,22 +1,9 @@
-//! What a caller asks for: modes, softmax shape, limits, knobs of the search.
+//! What a caller asks for: mode, softmax shape, limits, knobs of the search.
 
+use super::mode::Mode;
 use crate::error::{Error, Result, Status};
 use crate::features::{self, ACCELERATED, CERTIFICATES, PANELS, SHARED_QK, TOP_K};
 use crate::simd::Isa;
-
-/// How attention is computed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// The fastest way that keeps the tolerance: accelerated where that is predicted to be cheaper, else exact.
-    #[default]
-    Auto,
-    /// Every visible key.
-    Exact,
-    /// Cells opened where they matter, estimated elsewhere.
-    Accelerated,
-    /// The paper's Algorithm 1: retrieve `top_k` keys by DCI, softmax over those, drop the rest.
-    TopK,
-}
 
 /// Options of an attention call or session. `Default` is softmax(QK^T / sqrt(d)) V in [`Mode::Auto`].
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +13,7 @@ pub struct AttentionOptions {
     /// Relative output error aimed at in accelerated and auto mode; 0 = 0.05. It is no bound: measured on sampled rows, query heads
     /// that share keys and values side by side as one row. Below 0.001 attention is exact.
     pub tolerance: f32,
-    /// Keys retrieved per row in top-k mode; 0 = [`top_k_for`](super::top_k_for)`(rows_kv, 0.005)`.
+    /// Keys retrieved per row in top-k mode; 0 = [`top_k_for`]`(rows_kv, 0.005)`.
     pub top_k: usize,
     /// Softmax scale; 0 = 1/sqrt(dim_k).
     pub scale: f32,
@@ -99,7 +86,7 @@ impl Default for AttentionOptions {
 impl AttentionOptions {
     /// Whether an exact call of `rows` rows multiplies in fixed point.
     pub(super) fn uses_fixed_scores(&self, rows: usize) -> bool {
-        PANELS && self.fixed_scores && rows > super::few::FEW && self.isa.unwrap_or_else(Isa::best).dot16()
+        PANELS && self.fixed_scores && rows > super::dense::FEW && self.isa.unwrap_or_else(Isa::best).dot16()
     }
 
     /// Whether this build has what is asked for.
@@ -159,7 +146,7 @@ impl AttentionOptions {
         self.field_of_view = or(self.field_of_view, 30);
         self.num_threads = or(self.num_threads, 1);
         if TOP_K {
-            self.top_k = or(self.top_k, super::top_k_for(rows_kv, 0.005));
+            self.top_k = or(self.top_k, top_k_for(rows_kv, 0.005));
         }
         if self.tolerance == 0.0 {
             self.tolerance = 0.05;
@@ -172,4 +159,11 @@ impl AttentionOptions {
         }
         Ok(self)
     }
+}
+
+/// The paper's rule for the number of keys to retrieve: max(min(floor(n alpha), 50), 30) (experiments on LLMs).
+pub fn top_k_for(n: usize, alpha: f32) -> usize {
+    // In f32, where n x 0.005 rounds back to the number that was meant. NaN compares false and gives the lower end.
+    let share = libm::floorf(n as f32 * alpha);
+    if share > 30.0 { share.min(50.0) as usize } else { 30 }
 }

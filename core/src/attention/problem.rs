@@ -1,9 +1,11 @@
-//! One attention problem over four-dimensional tensors: its description, checks and statistics.
+//! One attention problem over four-dimensional tensors: its description and checks.
 
 use super::certificate::Certificate;
-use super::clustered::FINEST;
-use super::measured::Measured;
-use super::{AttentionOptions, Mask, Masking, Mode};
+use super::choice::{DENSE_BELOW, FINEST, MOST_KEYS, ROWS_BELOW};
+use super::mask::{Mask, Masking};
+use super::mode::Mode;
+use super::options::AttentionOptions;
+use super::stats::Reason;
 use crate::error::{Error, Result, Status};
 use crate::features::{ACCELERATED, TOP_K};
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};
@@ -27,146 +29,6 @@ pub struct Problem<'a> {
     pub mask: Mask<'a>,
     /// Options.
     pub options: AttentionOptions,
-}
-
-/// AUTO attends exactly below so many keys, where cells cannot pay.
-pub(super) const DENSE_BELOW: usize = 2048;
-
-/// Keys below which a few rows of a session, as in decoding, are read exactly without loss: cells would save less than half of
-/// the time.
-pub(super) const DECODE_BELOW: usize = 4096;
-
-/// AUTO attends exactly below so many rows of a KV head, which would not pay for building cells.
-pub(super) const ROWS_BELOW: usize = 512;
-
-/// Rows of cells are numbered in 32 bits.
-pub(super) const MOST_KEYS: usize = u32::MAX as usize;
-
-/// Why the mode in the statistics ran.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reason {
-    /// The caller asked for it.
-    #[default]
-    Requested,
-    /// AUTO: this kind of problem has no faster way that keeps a tolerance.
-    OnlyWay,
-    /// Too few keys or rows: fewer keys than `dense_below`, or `top_k` covers all of them.
-    Short,
-    /// AUTO: cells were predicted to be cheaper for these heads, or for most of their rows.
-    Cheaper,
-    /// AUTO: cells were predicted to cost as much as every key.
-    Diffuse,
-}
-
-/// What a call did. Parts of a partitioned call each report their own share.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionStats {
-    /// Mode that ran.
-    pub mode: Mode,
-    /// Why.
-    pub reason: Reason,
-    /// Query-key pairs whose weight was computed exactly.
-    pub pairs: u64,
-    /// Visible pairs: what exact attention computes.
-    pub pairs_dense: u64,
-    /// Pairs of a row and a cell whose keys were scored exactly, in accelerated mode.
-    pub cells_opened: u64,
-    /// Rows of a call in accelerated mode, all heads counted, however each of them was attended.
-    pub rows: u64,
-    /// Deprecated: always 0. See [`measured`](Self::measured).
-    pub estimated_mass: f32,
-    /// Rows of such a call that were attended exactly, beside sampled ones.
-    pub exact_rows: u64,
-    /// Pairs of a row and a known key, one that sampled rows found heavy.
-    pub known: u64,
-    /// What was measured on sampled rows.
-    pub measured: Measured,
-    /// Largest standard error of a logit that came from fixed point; 0 where all came from f32.
-    pub score_error: f32,
-    /// Worst certified error of a row, relative to its output; NaN where none was asked for.
-    pub certified_error: f32,
-    /// Mean certified error, errors above 1 counted as 1; NaN where none was asked for.
-    pub certified_mean: f64,
-    /// Rows with a certified error.
-    pub certificates: u64,
-    /// Those of them that keep the tolerance by it.
-    pub certified: u64,
-    /// Seconds spent inserting keys into an index (0 without `std`); the sum over threads.
-    pub build_seconds: f64,
-    /// Seconds spent attending (0 without `std`); the sum over threads.
-    pub attend_seconds: f64,
-}
-
-impl AttentionStats {
-    pub(super) fn new(mode: Mode, reason: Reason) -> Self {
-        AttentionStats {
-            mode,
-            reason,
-            pairs: 0,
-            pairs_dense: 0,
-            cells_opened: 0,
-            rows: 0,
-            estimated_mass: 0.0,
-            exact_rows: 0,
-            known: 0,
-            measured: Measured::default(),
-            score_error: 0.0,
-            certified_error: f32::NAN,
-            certified_mean: f64::NAN,
-            certificates: 0,
-            certified: 0,
-            build_seconds: 0.0,
-            attend_seconds: 0.0,
-        }
-    }
-
-    /// Pairs that were all scored.
-    pub(super) fn add_exact(&mut self, pairs: u64) {
-        self.pairs += pairs;
-        self.pairs_dense += pairs;
-    }
-
-    /// A row more, certified for a relative error.
-    pub(super) fn certify(&mut self, error: f32, tolerance: f32) {
-        self.add_certified(1, error, f64::from(error.min(1.0)));
-        self.certified += u64::from(error <= tolerance);
-    }
-
-    fn add_certified(&mut self, rows: u64, worst: f32, mean: f64) {
-        if rows == 0 {
-            return;
-        }
-        let all = (self.certificates + rows) as f64;
-        (self.certified_error, self.certified_mean) = match self.certificates {
-            0 => (worst, mean),
-            _ => (
-                self.certified_error.max(worst),
-                self.certified_mean + (mean - self.certified_mean) * rows as f64 / all,
-            ),
-        };
-        self.certificates += rows;
-    }
-
-    /// Adds another part of the same call.
-    pub fn add(&mut self, other: &AttentionStats) {
-        let rows = self.rows + other.rows;
-        if rows > 0 {
-            let sum = self.estimated_mass * self.rows as f32 + other.estimated_mass * other.rows as f32;
-            self.estimated_mass = sum / rows as f32;
-        }
-        self.rows = rows;
-        self.exact_rows += other.exact_rows;
-        self.known += other.known;
-        self.measured.add(&other.measured);
-        self.add_certified(other.certificates, other.certified_error, other.certified_mean);
-        self.certified += other.certified;
-        self.pairs += other.pairs;
-        self.pairs_dense += other.pairs_dense;
-        self.cells_opened += other.cells_opened;
-        self.score_error = self.score_error.max(other.score_error);
-        self.build_seconds += other.build_seconds;
-        self.attend_seconds += other.attend_seconds;
-    }
 }
 
 /// A problem that passed its checks: shapes by name, options without zeros.
@@ -327,11 +189,4 @@ impl<'a> Problem<'a> {
         }
         Ok(Checked { batch, heads_q, heads_kv, rows_q, rows_kv, dim_k, dim_v, options, mode, reason, masking })
     }
-}
-
-/// The paper's rule for the number of keys to retrieve: max(min(floor(n alpha), 50), 30) (experiments on LLMs).
-pub fn top_k_for(n: usize, alpha: f32) -> usize {
-    // In f32, where n x 0.005 rounds back to the number that was meant. NaN compares false and gives the lower end.
-    let share = libm::floorf(n as f32 * alpha);
-    if share > 30.0 { share.min(50.0) as usize } else { 30 }
 }

@@ -2,104 +2,20 @@
 
 use super::cache::HeadCache;
 use super::certificate::Certificate;
-use super::clustered::{self, FINEST, FewWork, Heads, SEGMENT, Watch, Work as ClusteredWork};
-use super::dense::{Dense, PIECE, most_pieces};
-use super::few::FEW;
+use super::choice::{DECODE_BELOW, FINEST};
+use super::clustered::{self, FewWork, Heads, SEGMENT, Watch, Work as ClusteredWork};
+use super::dense::heads::{Dense, PIECE, most_pieces};
+use super::dense::{FEW, exact};
 use super::head_topk::index_options;
-use super::problem::{AttentionStats, DECODE_BELOW, DENSE_BELOW, check_finite, check_norms, check_range};
+use super::problem::{check_finite, check_norms, check_range};
 use super::retrieve::{Retrieval, query_options};
-use super::{AttentionOptions, Mask, Masking, Mode, Reason, clock, exact};
+use super::session_options::SessionOptions;
+use super::stats::{AttentionStats, Reason};
+use super::{Mask, Masking, Mode, clock};
 use crate::dci::Scratch;
 use crate::error::{Error, Result, Status};
-use crate::features::{self, ACCELERATED, CERTIFICATES, HALF, TOP_K};
+use crate::features::{ACCELERATED, CERTIFICATES, TOP_K};
 use crate::mem::{Dtype, Memory, MemoryReport, Objects, Plan, Tensor, TensorMut};
-use crate::simd::Isa;
-
-/// Shape of a session.
-#[derive(Clone, Copy, Debug)]
-pub struct SessionOptions {
-    /// Query heads, a multiple of `heads_kv`.
-    pub heads_q: usize,
-    /// KV heads.
-    pub heads_kv: usize,
-    /// Elements of a key.
-    pub dim_k: usize,
-    /// Elements of a value.
-    pub dim_v: usize,
-    /// Tokens there is room for; all memory is taken at creation.
-    pub capacity: usize,
-    /// Storage type of keys and values.
-    pub kv_dtype: Dtype,
-    /// Attention options. `num_threads` and `shared_qk` have no place here: parts are the caller's threads.
-    pub attention: AttentionOptions,
-    /// Below this many tokens attention is exact whatever the mode; 0 = no such limit, in auto mode 2048 and,
-    /// for up to 12 rows at a time, 4,096.
-    pub dense_below: usize,
-}
-
-impl SessionOptions {
-    /// Whether the heads keep an index.
-    pub(super) fn has_index(&self) -> bool {
-        TOP_K && self.attention.mode == Mode::TopK
-    }
-
-    /// Tokens from which on something else than exact attention may run.
-    fn least(&self) -> usize {
-        match (self.dense_below, self.attention.mode) {
-            (0, Mode::Auto) => DENSE_BELOW,
-            (n, _) => n,
-        }
-    }
-
-    /// Whether the heads keep cells: where there may once be a complete segment to use.
-    pub(super) fn has_cells(&self) -> bool {
-        ACCELERATED
-            && matches!(self.attention.mode, Mode::Accelerated | Mode::Auto)
-            && !self.attention.certificate
-            && self.capacity >= self.least().max(SEGMENT)
-    }
-
-    pub(super) fn isa(&self) -> Isa {
-        self.attention.isa.unwrap_or_else(Isa::best)
-    }
-
-    /// Checks the ranges; attention options keep their zeros except for those that size the index.
-    ///
-    /// # Errors
-    /// `Shape`, `Argument`, `Unsupported`, naming the field.
-    pub fn resolve(mut self) -> Result<Self> {
-        let sizes = [
-            ("heads_q", self.heads_q, 1 << 16),
-            ("heads_kv", self.heads_kv, 1 << 16),
-            ("dim_k", self.dim_k, 65535),
-            ("dim_v", self.dim_v, 65535),
-            ("capacity", self.capacity, crate::dci::MAX_KEYS),
-        ];
-        for (field, n, most) in sizes {
-            if n == 0 || n > most {
-                return Err(Error::new(Status::Shape, field, "must be at least 1 and not too large").value(n as u64));
-            }
-        }
-        if !self.heads_q.is_multiple_of(self.heads_kv) {
-            return Err(Error::new(Status::Shape, "heads_q", "must be a multiple of heads_kv")
-                .need(self.heads_kv, self.heads_q));
-        }
-        if self.attention.shared_qk {
-            return Err(Error::new(Status::Unsupported, "flags", "shared query-key mode has no sessions"));
-        }
-        if self.attention.num_threads > 1 {
-            return Err(Error::new(Status::Unsupported, "num_threads", "sessions are partitioned by the caller"));
-        }
-        features::need(HALF || self.kv_dtype == Dtype::F32, "kv_dtype", "this build stores f32 only")?;
-        let mode = self.attention.mode;
-        let top_k = self.attention.top_k;
-        self.attention = self.attention.resolve(self.dim_k, self.capacity)?;
-        // Both follow the length of the moment.
-        self.attention.mode = mode;
-        self.attention.top_k = top_k;
-        Ok(self)
-    }
-}
 
 /// KV cache with its index or cells. Tokens are appended by KV head and published by [`commit`](Session::commit); rows attend to
 /// published tokens.

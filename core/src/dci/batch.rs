@@ -1,106 +1,18 @@
 //! Exact answers to many queries at once: keys against panels of queries in register tiles. The tiles only sift; what
 //! passes is scored by the kernel that single queries use, so that answers and ties are those of brute force, bit by bit.
 
-use super::index::NO_ID;
+use super::chunk::{Chunk, STEP};
 use super::lists::{Allowed, Entry};
 use super::params::Metric;
+use super::slots::NO_ID;
 use super::{Index, Neighbor};
-use crate::features::CELLS;
-use crate::mem::{Buf, Maker, Plan, Rows};
+use crate::mem::Rows;
 use crate::project::Lift;
-use crate::simd::codes::{Catch, Pack, Rerank, SIEVE, Sieve};
-use crate::simd::tile::{KEYS, PANEL};
+use crate::simd::codes::{Catch, Rerank, Sieve};
+use crate::simd::tile::PANEL;
 
 /// Keys that every panel of a chunk is held against before the next ones.
 const BLOCK: usize = 1024;
-/// Entries that are scored at a time.
-const STEP: usize = 64;
-/// Most queries of a chunk, in panels.
-const PANELS: usize = 21;
-/// Elements of the queries of a chunk, about.
-const ELEMENTS: usize = 1 << 19;
-
-/// What batches need of a scratch.
-pub(super) struct Batch {
-    /// Queries of a chunk, `[chunk][dim]`.
-    pub rows: Buf<f32>,
-    /// The same transposed, `[panels][dim][PANEL]`.
-    pub panels: Buf<f32>,
-    /// Products of one panel.
-    pub product: Buf<f32>,
-    pub entries: Buf<Entry>,
-    pub len: Buf<u32>,
-    pub limit: Buf<f32>,
-}
-
-/// Sizes of a [`Batch`].
-#[derive(Clone, Copy)]
-pub(super) struct BatchShape {
-    pub chunk: usize,
-    dim: usize,
-    product: usize,
-    entries: usize,
-}
-
-impl BatchShape {
-    /// For keys of `dim` elements in `slots` slots; `rows` is the most that a panel is multiplied with beside keys.
-    pub fn new(dim: usize, slots: usize, rows: usize) -> BatchShape {
-        if !CELLS {
-            return BatchShape { chunk: 0, dim, product: 0, entries: 0 };
-        }
-        let panels = (ELEMENTS / (dim * PANEL)).min(slots / 128).clamp(1, PANELS);
-        BatchShape {
-            chunk: panels * PANEL,
-            dim,
-            product: (rows.max(SIEVE) + KEYS) * PANEL,
-            entries: (slots + 2 * STEP).max(slots.saturating_mul(16).min(1 << 19)),
-        }
-    }
-
-    pub fn plan(&self, plan: &mut Plan) {
-        Buf::<f32>::plan(plan, self.chunk * self.dim);
-        Buf::<f32>::plan(plan, self.chunk * self.dim);
-        Buf::<f32>::plan(plan, self.product);
-        Buf::<Entry>::plan(plan, self.entries);
-        Buf::<u32>::plan(plan, self.chunk);
-        Buf::<f32>::plan(plan, self.chunk);
-    }
-
-    pub fn make(&self, m: &mut Maker<'_>) -> Batch {
-        Batch {
-            rows: m.filled(self.chunk * self.dim, 0.0),
-            panels: m.filled(self.chunk * self.dim, 0.0),
-            product: m.filled(self.product, 0.0),
-            entries: m.filled(self.entries, Entry::default()),
-            len: m.filled(self.chunk, 0),
-            limit: m.filled(self.chunk, 0.0),
-        }
-    }
-}
-
-impl Batch {
-    /// Queries of a chunk whose lists hold `room` entries.
-    pub fn chunk(&self, room: usize) -> usize {
-        (self.entries.len() / room).min(self.len.len())
-    }
-
-    /// Entries of a list that is cut back to `keep`, for an index of `len` keys.
-    pub fn room(&self, keep: usize, len: usize) -> usize {
-        (keep + keep.clamp(STEP, 4096)).min(len.max(keep) + STEP).min(self.entries.len())
-    }
-
-    /// Transposes the first `n` rows into panels.
-    pub fn pack(&mut self, index: &Index, n: usize) {
-        let dim = index.dim();
-        for (p, panel) in self.panels.chunks_exact_mut(dim * PANEL).enumerate().take(n.div_ceil(PANEL)) {
-            let mut at = [0; PANEL];
-            let count = (n - p * PANEL).min(PANEL);
-            at[..count].iter_mut().enumerate().for_each(|(i, at)| *at = (p * PANEL + i) as u32);
-            index.isa.run(Pack { rows: &self.rows, stride: dim, cols: dim, at: &at[..count], out: panel });
-        }
-    }
-}
-
 /// Keys caught for the queries of one panel.
 struct Nets<'a> {
     index: &'a Index,
@@ -198,7 +110,7 @@ impl Index {
     /// The `k` best keys of queries `0..n` of `batch.rows`, into `out` (`n x k`). O(n len dim), never allocates.
     pub(super) fn exact_chunk(
         &self,
-        batch: &mut Batch,
+        batch: &mut Chunk,
         n: usize,
         k: usize,
         allowed: Allowed<'_>,
@@ -209,7 +121,7 @@ impl Index {
         let l2 = self.options.metric == Metric::L2;
         let keep = k.min(self.len());
         let room = batch.room(keep, self.len());
-        batch.pack(self, n);
+        batch.pack(self.isa, dim, n);
         batch.len[..n].fill(0);
         // Lanes without a query catch nothing.
         batch.limit.fill(f32::INFINITY);

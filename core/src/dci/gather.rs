@@ -2,7 +2,7 @@
 
 use super::Index;
 use super::cells::Arranging;
-use super::index::NO_ID;
+use super::slots::NO_ID;
 use crate::error::reserved;
 use crate::mem::{Buf, Maker, Plan, Rows};
 

@@ -3,7 +3,7 @@
 use super::cells::{Cells, Keys, LEAST_ASKED};
 use super::level::{Level, MAX_LEVELS, room};
 use super::params::{Directions, IndexOptions, MAX_KEYS, MAX_NORM, Metric};
-use super::structure::sort;
+use super::slots::{NO_ID, UNLINKED, sort};
 use crate::error::{Error, Result, Status, reserved};
 use crate::features::{CELLS, Part};
 use crate::idmap::IdMap;
@@ -12,12 +12,6 @@ use crate::math::hash;
 use crate::mem::{Buf, Held, Maker, Memory, MemoryReport, Plan, Rows};
 use crate::project::{Lift, Projector};
 use crate::simd::Isa;
-
-/// The id that no key can have: it marks free slots.
-pub(super) const NO_ID: u64 = u64::MAX;
-
-/// Height of a stored key that is in no list yet.
-pub(super) const UNLINKED: u8 = u8::MAX;
 
 /// Prioritized DCI over keys of one dimension (paper, Algorithms 2 and 3), with one or more levels, incremental.
 ///

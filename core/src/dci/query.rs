@@ -2,12 +2,13 @@
 
 use super::Index;
 use super::cells::{Effort, Ranked};
-use super::index::{NO_ID, unit};
+use super::index::unit;
 use super::level::ROOT;
 use super::lists::{Allowed, Entry, by_place};
 use super::params::{Engine, MAX_NORM, Metric, Neighbor, QueryOptions};
 use super::scratch::{ASKED, Budget, Many, NEIGHBOURS, Scratch};
 use super::search::Place;
+use super::slots::NO_ID;
 use crate::error::{Error, Result, Status, reserved};
 use crate::features::{CELLS, LEVELS};
 use crate::mem::Rows;
@@ -197,7 +198,7 @@ impl Index {
         }
         let keep = if effort == Effort::EXACT { k.min(live) } else { effort.keep as usize };
         let room = scratch.many.batch.room(keep, live);
-        let chunk = scratch.many.batch.chunk(room);
+        let chunk = scratch.many.batch.queries(room);
         for first in (0..n).step_by(chunk) {
             let rows = chunk.min(n - first);
             for i in 0..rows {
@@ -282,7 +283,7 @@ impl Index {
         let (n, dim) = (queries.rows(), self.dim());
         let near = k.min(NEIGHBOURS);
         // A small batch is not worth many exact answers.
-        let asked = (n / 16).min(ASKED).min(scratch.many.batch.chunk(scratch.many.batch.room(near, self.len())));
+        let asked = (n / 16).min(ASKED).min(scratch.many.batch.queries(scratch.many.batch.room(near, self.len())));
         for i in 0..asked {
             self.read_query(queries, i * n / asked, &mut scratch.many.batch.rows[i * dim..][..dim]);
         }

@@ -16,8 +16,8 @@
 
 use super::Index;
 use super::cells::{Asked, LEAST_ASKED, Way};
-use super::index::NO_ID;
 use super::params::{Directions, Engine, IndexOptions, MAX_KEYS, Metric};
+use super::slots::NO_ID;
 use crate::bytes::{Reader, Writer};
 use crate::error::{Error, Result, Status};
 use crate::mem::{Dtype, Memory, Plan, f32s};

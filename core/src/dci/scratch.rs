@@ -1,8 +1,8 @@
 //! What a query writes: one per thread, so that the index itself stays shared and unchanged.
 
 use super::Index;
-use super::batch::{Batch, BatchShape};
 use super::cells::{Found, Probing, Shape as CellShape};
+use super::chunk::{Chunk, ChunkShape};
 use super::level::room;
 use super::params::{Engine, IndexOptions, Neighbor, QueryOptions};
 use crate::error::{Error, Result, Status};
@@ -51,7 +51,7 @@ pub struct Scratch {
 
 /// What batches need beside.
 pub(super) struct Many {
-    pub batch: Batch,
+    pub batch: Chunk,
     pub probing: Probing,
     pub sample: Sample,
 }
@@ -76,7 +76,7 @@ struct Shape {
     cells: usize,
     cursors: usize,
     entries: usize,
-    batch: BatchShape,
+    batch: ChunkShape,
     celled: CellShape,
     sample: usize,
 }
@@ -93,7 +93,7 @@ impl Shape {
             cells,
             cursors: if o.engine.lists() { cells.saturating_mul(2 * o.num_simple) } else { 0 },
             entries: if o.engine.lists() { slots.saturating_mul(o.num_simple) } else { 0 },
-            batch: BatchShape::new(o.dim, slots, celled.product()),
+            batch: ChunkShape::new(o.dim, slots, celled.product()),
             celled,
             sample: if celled.rank > 0 { ASKED * NEIGHBOURS } else { 0 },
         }

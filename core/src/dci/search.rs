@@ -213,7 +213,7 @@ impl Index {
         if view[..] == [ROOT] && place.level == 0 {
             // Every key, in storage order.
             for slot in 0..self.ids.len() as u32 {
-                if self.id_at(slot) != super::index::NO_ID && self.eligible(place, slot) {
+                if self.id_at(slot) != super::slots::NO_ID && self.eligible(place, slot) {
                     f(entries, &self.proj_at(slot)[first..][..m], q, 0, slot);
                 }
             }

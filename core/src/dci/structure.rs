@@ -2,8 +2,8 @@
 //! made the room.
 
 use super::Index;
-use super::index::{NO_ID, UNLINKED};
 use super::level::ROOT;
+use super::slots::{NO_ID, UNLINKED, sort};
 use crate::error::reserved;
 use crate::features::LEVELS;
 use crate::list::sort_key;
@@ -11,12 +11,6 @@ use crate::math::hash;
 
 /// Rounding slack of the triangle inequality between computed distances.
 const SLACK: f32 = 1.001;
-
-/// Sorts slots by their key, equal ones by id. Not inlined: one copy for all callers.
-#[inline(never)]
-pub(super) fn sort(moves: &mut [(u64, u32)], ids: &[u64]) {
-    moves.sort_unstable_by_key(|&(key, slot)| (key, ids[slot as usize]));
-}
 
 impl Index {
     /// Levels above 0 that a key of this id reaches: a coin of probability `promotion` per level, tossed by a hash.

@@ -1,7 +1,7 @@
 //! The structure behind the answers: every list sorted and complete, every key in the cell of its nearest parent.
 
-use super::index::NO_ID;
 use super::level::ROOT;
+use super::slots::NO_ID;
 use super::{Engine, Index, IndexOptions, Metric};
 use crate::math::hash;
 use crate::mem::{Maker, Memory, Rows};

@@ -187,6 +187,7 @@ fn cells_open_where_they_may_matter() {
                 threshold[2] = f32::NEG_INFINITY;
             }
             let (sigma, unit, mut weights, mut opened) = (3.0, 0.4, given.clone(), vec![u64::MAX; n]);
+            let mut tilt = [2.0; PANEL];
             isa.run(Screen {
                 lanes,
                 scores: &scores,
@@ -198,9 +199,10 @@ fn cells_open_where_they_may_matter() {
                 threshold: &threshold,
                 opened: &mut opened,
                 sum: &mut sum,
+                tilt: &mut tilt,
             });
             for lane in 0..lanes {
-                let mut all = 3.0;
+                let (mut all, mut lean) = (3.0, 2.0);
                 for e in 0..n {
                     let (at, what) = (e * PANEL + lane, format!("{} {lanes}: entry {e}, lane {lane}", isa.name()));
                     let deviation = f64::from(spread[lane]) * f64::from(radius[e]);
@@ -210,15 +212,19 @@ fn cells_open_where_they_may_matter() {
                     if (reach - f64::from(threshold[lane])).abs() > 1e-4 {
                         assert_eq!(opens, reach > f64::from(threshold[lane]), "{what}");
                     }
-                    let want = f64::from(given[at]) * (deviation * f64::from(unit)).min(4.0).cosh();
+                    let x = (deviation * f64::from(unit)).min(4.0);
+                    let want = f64::from(given[at]) * x.cosh();
                     if opens {
                         assert_eq!(weights[at], 0.0, "{what}");
                     } else {
                         assert!((f64::from(weights[at]) - want).abs() <= 0.08 * want, "{what}: {} {want}", weights[at]);
+                        lean += f64::from(given[at]) * f64::from(radius[e]) * x.sinh();
                     }
                     all += f64::from(weights[at]);
                 }
                 close(sum[lane], all, 1.0 + all, isa.name());
+                let what = format!("{} {lanes}: {} {lean}", isa.name(), tilt[lane]);
+                assert!(f64::from(tilt[lane]) <= lean * 1.0001 && f64::from(tilt[lane]) >= 0.85 * lean, "{what}");
             }
             assert!(opened.iter().all(|&bits| lanes == 64 || bits >> lanes == 0), "lanes that are there");
         }
@@ -432,16 +438,18 @@ fn estimates_of_one_row_widen_with_the_radius() {
             let closed: Vec<f32> = (0..n).map(|e| f32::from(u8::from(e % 3 != 0))).collect();
             for deviation in [0.0, 0.7, 1.5] {
                 let mut weights = from.clone();
-                let sum =
+                let [sum, tilt] =
                     isa.run(EstimateEntries { weights: &mut weights, radius: &radius, deviation, closed: &closed });
-                let mut want = 0.0;
+                let (mut want, mut lean) = (0.0, 0.0);
                 for e in 0..n {
-                    let cosh = f64::from(radius[e] * deviation).cosh();
-                    let weight = f64::from(from[e]) * f64::from(closed[e]) * cosh;
+                    let x = f64::from(radius[e] * deviation);
+                    let weight = f64::from(from[e]) * f64::from(closed[e]) * x.cosh();
                     close(weights[e], weight, 20.0, isa.name());
                     want += weight;
+                    lean += f64::from(from[e]) * f64::from(closed[e] * radius[e]) * x.sinh();
                 }
                 close(sum, want, 20.0 * want, isa.name());
+                close(tilt, lean, 200.0 * lean, isa.name());
             }
             // Beyond the widest deviation an estimate grows no more.
             let estimates = [1e3, 1e6].map(|deviation| {

@@ -1,6 +1,6 @@
 //! exp and tanh over vectors.
 
-use super::vector::Simd;
+use super::vector::{Simd, exp2_fraction};
 
 /// Square root of one number. In the vectors' own instruction: on some processors the plain one waits a hundred cycles
 /// where vectors are in use.
@@ -9,21 +9,7 @@ pub(crate) fn sqrt<S: Simd>(s: S, x: f32) -> f32 {
     s.reduce_max(s.sqrt(s.splat(x)))
 }
 
-/// Coefficients of `2^f = 1 + f (c0 + f (c1 + ...))` on [0, 1): minimax in relative error, 1e-7 before rounding. With
-/// rounding the error of `2^x` stays below 4e-7 for the `x` given.
-pub(crate) const EXP2: [f32; 5] = [0.693_151_3, 0.240_164_44, 0.055_799_913, 0.009_017_031, 0.001_867_13];
-
-#[inline(always)]
-pub(crate) fn exp2_fraction<S: Simd>(s: S, f: S::V) -> S::V {
-    let mut p = s.splat(EXP2[4]);
-    p = s.fma(p, f, s.splat(EXP2[3]));
-    p = s.fma(p, f, s.splat(EXP2[2]));
-    p = s.fma(p, f, s.splat(EXP2[1]));
-    p = s.fma(p, f, s.splat(EXP2[0]));
-    s.fma(p, f, s.splat(1.0))
-}
-
-/// As [`EXP2`], on [-1/16, 1/16]: for what is left of eighths. 2.7e-8 before rounding.
+/// As [`EXP2`](super::vector::EXP2), on [-1/16, 1/16]: for what is left of eighths. 2.7e-8 before rounding.
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::approx_constant)] // Fitted: near ln 2, not ln 2.
 pub(crate) const EXP2_EIGHTH: [f32; 3] = [0.693_147_24, 0.240_257_64, 0.055_496_223];

@@ -132,12 +132,27 @@ pub(crate) trait Simd: Copy {
         self.exp2(self.mul(x, c))
     }
 
-    /// `2^x` for `x <= 127`; below -126 the result is 0. Relative error as stated at [`super::math::EXP2`].
+    /// `2^x` for `x <= 127`; below -126 the result is 0. Relative error as stated at [`EXP2`].
     #[inline(always)]
     fn exp2(self, x: Self::V) -> Self::V {
         let x = self.max(x, self.splat(-127.0));
         let n = self.floor(x);
-        let p = super::math::exp2_fraction(self, self.sub(x, n));
+        let p = exp2_fraction(self, self.sub(x, n));
         self.ldexp(p, n)
     }
+}
+
+/// Coefficients of `2^f = 1 + f (c0 + f (c1 + ...))` on [0, 1): minimax in relative error, 1e-7 before rounding. With
+/// rounding the error of `2^x` stays below 4e-7 for the `x` given.
+pub(crate) const EXP2: [f32; 5] = [0.693_151_3, 0.240_164_44, 0.055_799_913, 0.009_017_031, 0.001_867_13];
+
+/// `2^f` for `f` in [0, 1).
+#[inline(always)]
+pub(crate) fn exp2_fraction<S: Simd>(s: S, f: S::V) -> S::V {
+    let mut p = s.splat(EXP2[4]);
+    p = s.fma(p, f, s.splat(EXP2[3]));
+    p = s.fma(p, f, s.splat(EXP2[2]));
+    p = s.fma(p, f, s.splat(EXP2[1]));
+    p = s.fma(p, f, s.splat(EXP2[0]));
+    s.fma(p, f, s.splat(1.0))
 }

@@ -17,6 +17,8 @@ pub enum Part {
     Spread,
     /// A cell's estimate is widened by its spread.
     Widening,
+    /// Estimates lean to the values of keys that score above their cell's mean.
+    CrossCovariance,
     /// Cells that are not opened are estimated; without it they count for nothing.
     Means,
     /// Sampled rows choose the threshold, or exact attention.
@@ -28,13 +30,14 @@ pub enum Part {
 #[cfg(feature = "ablation")]
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 9] = [
+    pub const ALL: [Part; 10] = [
         Part::KnownKeys,
         Part::FirstKeys,
         Part::Outliers,
         Part::Order,
         Part::Spread,
         Part::Widening,
+        Part::CrossCovariance,
         Part::Means,
         Part::Control,
         Part::Memory,

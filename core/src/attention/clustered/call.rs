@@ -1,9 +1,10 @@
 //! The one-call form: trees of all heads first, then the rows.
 
-use super::super::call::in_parts;
 use super::super::clock;
-use super::super::few::FEW;
-use super::super::problem::{AttentionStats, Checked, Problem};
+use super::super::dense::FEW;
+use super::super::parts::in_parts;
+use super::super::problem::{Checked, Problem};
+use super::super::stats::AttentionStats;
 use super::super::{Mode, Reason};
 use super::ablation::{Part, without};
 use super::control::Control;

@@ -1,9 +1,9 @@
 //! Blocks of rows of all heads that share keys and values.
 
-use super::super::exact::{self, Head};
+use super::super::dense::exact::{self, Head};
+use super::super::dense::factor;
 use super::super::mask::Masking;
-use super::super::panel::factor;
-use super::super::problem::AttentionStats;
+use super::super::stats::AttentionStats;
 use super::control::{Control, Verdict};
 use super::estimate::{Estimates, Softmax};
 use super::front::Front;

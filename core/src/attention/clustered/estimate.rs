@@ -27,6 +27,14 @@ impl Softmax {
     pub(super) fn unit(&self) -> f32 {
         self.factor * core::f32::consts::LN_2
     }
+
+    /// What a query is multiplied by, and then by the covariance of keys and values: keys that score above their cell's mean weigh more,
+    /// by `tilt` deviations of all scores, of which `spread` is one, and so do their values.
+    pub(super) fn along(&self, tilt: f32, spread: f32) -> f32 {
+        let scale = self.logits.map_or(1.0, |(scale, _)| scale);
+        let along = tilt * scale / spread;
+        if along.is_finite() && !without(Part::CrossCovariance) { along } else { 0.0 }
+    }
 }
 
 /// Work memory of the estimates of a set of rows.
@@ -41,7 +49,7 @@ pub(super) struct Estimates {
 
 impl Estimates {
     fn lens(dim_k: usize, dim_v: usize, entries: usize, rows: usize) -> [usize; 6] {
-        let all = entries.saturating_add(KEYS).saturating_mul(PANEL);
+        let all = entries.saturating_add(KEYS.max(dim_k)).saturating_mul(PANEL);
         let panels = rows.div_ceil(PANEL);
         let stride = dim_v.next_multiple_of(16);
         [all, entries.saturating_mul(panels), (dim_k + KEYS) * PANEL, CELL * dim_k, CELL * stride, panels * PANEL]
@@ -124,7 +132,7 @@ impl Estimates {
         if let Some((scale, _)) = softmax.logits {
             isa.scale(scale.abs(), &mut spread);
         }
-        let mut before = [0.0; PANEL];
+        let (mut before, mut tilt) = ([0.0; PANEL], [0.0; PANEL]);
         before.copy_from_slice(&set.sum[at..at + PANEL]);
         isa.run(ScoreEntries {
             q,
@@ -155,17 +163,22 @@ impl Estimates {
             threshold: &threshold,
             opened,
             sum: &mut before,
+            tilt: &mut tilt,
         });
         if without(Part::Means) {
             self.weights[..n * PANEL].fill(0.0);
-            before = seen;
+            (before, tilt) = (seen, [0.0; PANEL]);
         }
         set.sum[at..at + lanes].copy_from_slice(&before[..lanes]);
+        let along: [f32; PANEL] = core::array::from_fn(|lane| softmax.along(tilt[lane], spread[lane]));
+        for (to, q) in self.weights[n * PANEL..].chunks_exact_mut(PANEL).zip(q.chunks_exact(PANEL)) {
+            to.iter_mut().zip(q).zip(&along).for_each(|((to, q), along)| *to = q * along);
+        }
         let sums = &mut set.sums[at * set.stride..][..PANEL * set.stride];
         isa.run(AddMeans {
             lanes,
             weights: &self.weights,
-            values: front.mean_values(),
+            values: front.means_and_cross(),
             alpha: &alpha,
             sums,
             stride: set.stride,

@@ -1,9 +1,9 @@
 //! What a session keeps of a head for a few rows at a time, as in decoding, and how these attend by it.
 
-use super::super::exact::{self as dense, Head};
-use super::super::few::{self, FAR};
-use super::super::panel::factor;
-use super::super::problem::AttentionStats;
+use super::super::dense::exact::{self as dense, Head};
+use super::super::dense::few::{self, FAR};
+use super::super::dense::{FEW, MOST, factor};
+use super::super::stats::AttentionStats;
 use super::super::{Mask, Masking};
 use super::ablation::{Part, without};
 use super::control::{Control, Verdict};
@@ -198,8 +198,8 @@ pub struct FewWork {
 impl FewWork {
     fn lens(dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> [usize; 5] {
         let entries = keys / SEGMENT * CELLS;
-        let rows = (rows * group).min(few::MOST);
-        [(entries + CELL).max(dim_v) * rows, entries, GATHERED * dim_k, GATHERED * dim_v, dim_k.max(dim_v)]
+        let rows = (rows * group).min(MOST);
+        [(entries + CELL.max(dim_k)).max(dim_v) * rows, entries, GATHERED * dim_k, GATHERED * dim_v, dim_k.max(dim_v)]
     }
 
     /// Adds the blocks for `rows` rows of `group` heads and `keys` keys to a plan.
@@ -274,13 +274,13 @@ impl Block<'_> {
         let check = !clusters.measured || (self.keys.rows() + self.first * 37) % CHECK_EVERY < self.n;
         let (visible, queries) = (self.visible_pairs(), (self.n * self.group) as u64);
         let (far, known) = ((clusters.shown * SEGMENT) as u64, clusters.front.known.len() as u64);
-        let most = (few::MOST / self.n).max(1);
+        let most = (MOST / self.n).max(1);
         let mut control = clusters.control();
         if check {
             control.relax(self.tolerance);
         }
         let opened = loop {
-            let (mut squares, mut opened) = ([[0.0; 2]; few::FEW], 0);
+            let (mut squares, mut opened) = ([[0.0; 2]; FEW], 0);
             for first in (0..self.group).step_by(most) {
                 let of = Together { first, heads: (self.group - first).min(most), softmax, needle: control.needle() };
                 opened += self.approximate_few(of, clusters, work, watch.as_mut().filter(|_| !check));
@@ -400,15 +400,15 @@ impl Block<'_> {
     fn screen_few(&self, of: Together, clusters: &Clusters, work: &mut FewWork) {
         let (isa, front, rows) = (self.isa, &clusters.front, of.heads * self.n);
         let (entries, dim) = (front.entries(), self.keys.cols());
-        let stride = entries + CELL;
+        let stride = entries + CELL.max(dim);
         let FewWork { dense, scores, weights, opened, closed, row, .. } = work;
         let dense::Work { q, state, sums, sizes, .. } = dense;
         let (max, sum) = state.split_at_mut(sizes.rows);
-        let lies = Lies::new(entries * (dim + front.mean_values().cols()) * 4 >= FAR);
+        let lies = Lies::new(entries * (dim + front.means_and_cross().cols()) * 4 >= FAR);
         simd::few::dots(isa, &front.mean_keys(), q, rows, scores, stride, lies);
         opened.fill(0);
-        let mut alpha = [1.0; few::MOST];
-        let (mut before, mut deviation) = ([0.0; few::MOST], [0.0; few::MOST]);
+        let mut alpha = [1.0; MOST];
+        let (mut before, mut spreads) = ([0.0; MOST], [0.0; MOST]);
         for r in 0..rows {
             let scores = &mut scores[r * stride..][..stride];
             before[r] = sum[r];
@@ -427,7 +427,7 @@ impl Block<'_> {
             let square = isa.dot(q, &row[..dim]);
             // What leaves the range, or is no number for that, is infinite.
             let spread = if square.abs() < f32::MAX { libm::sqrtf(square.max(0.0)) * scale } else { f32::INFINITY };
-            deviation[r] = if without(Part::Widening) { 0.0 } else { spread * of.softmax.unit() };
+            spreads[r] = spread;
             let threshold = max[r] + libm::log2f(sum[r] * of.needle) / of.softmax.factor;
             isa.run(MarkEntries {
                 scores,
@@ -442,17 +442,21 @@ impl Block<'_> {
             *closed = if without(Part::Means) { 0.0 } else { 1.0 - f32::from(opened) };
         }
         for r in 0..rows {
-            let left = isa.run(EstimateEntries {
-                weights: &mut weights[r * stride..][..stride],
+            let weights = &mut weights[r * stride..][..stride];
+            let unit = if without(Part::Widening) { 0.0 } else { of.softmax.unit() };
+            let [left, tilt] = isa.run(EstimateEntries {
+                weights,
                 radius: front.radius(),
-                deviation: deviation[r],
+                deviation: spreads[r] * unit,
                 closed: &closed[..entries],
             });
             sum[r] = before[r] * alpha[r] + left;
+            let along = of.softmax.along(tilt, spreads[r]);
+            weights[entries..][..dim].iter_mut().zip(&q[r * dim..]).for_each(|(to, q)| *to = q * along);
         }
         let weights = Weights { p: weights, stride, alpha: &alpha };
-        let values = front.mean_values();
-        let values = Rows::strided(front.mean_values_data(), entries, self.values.cols(), values.cols());
+        let values = front.means_and_cross();
+        let values = Rows::strided(front.means_and_cross_data(), values.rows(), self.values.cols(), values.cols());
         let values = values.unwrap_or_else(|_| unreachable!("padded rows"));
         simd::few::accumulate(isa, &values, &weights, rows, sums, sizes.value_stride, lies);
     }
@@ -503,7 +507,7 @@ impl Block<'_> {
     /// Attends few rows of all heads exactly.
     fn few_exactly(&self, work: &mut dense::Work, stats: &mut AttentionStats, watch: Option<&mut Watch<'_>>) {
         // Heads read keys and values together, as many as there is room for.
-        let most = (few::MOST / self.n).max(1);
+        let most = (MOST / self.n).max(1);
         for h in (0..self.group).step_by(most) {
             let heads = (self.group - h).min(most);
             let pairs = few::attend_group(self.isa, &self.head(h), heads, self.q, self.out, self.lse, work);

@@ -15,7 +15,8 @@ pub(super) struct Front {
     stride: usize,
     /// First entry of a segment, or `u32::MAX` where its cells are not used.
     first: Buf<u32>,
-    /// Mean keys, mean values, counts, mean square distances, rows of the keys, and which of them are known, by entry.
+    /// Mean keys, mean values, counts, mean square distances, rows of the keys, and which of them are known, by entry. After the
+    /// mean values the mean over keys of `(key - mean) (value - mean)^T`.
     keys: Buf<f32>,
     values: Buf<f32>,
     counts: Buf<f32>,
@@ -39,7 +40,12 @@ impl Front {
     fn lens(dim_k: usize, dim_v: usize, keys: usize) -> [usize; 4] {
         let entries = keys / SEGMENT * CELLS;
         let stride = dim_v.next_multiple_of(16);
-        [entries, entries.saturating_mul(dim_k), entries.saturating_mul(stride), KNOWN.min(keys)]
+        [
+            entries,
+            entries.saturating_mul(dim_k),
+            (entries.saturating_add(dim_k)).saturating_mul(stride),
+            KNOWN.min(keys),
+        ]
     }
 
     pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, keys: usize) {
@@ -107,6 +113,7 @@ impl Front {
         }
         self.counts.iter_mut().zip(&*self.known_of).for_each(|(n, known)| *n = (!known).count_ones() as f32);
         tree.moment(&mut self.covariance);
+        reserved(self.values.extend_from_slice(tree.cross()));
         self.known.clear();
     }
 
@@ -153,7 +160,8 @@ impl Front {
         let (dim_k, dim_v) = (self.dim_k, self.dim_v);
         isa.run(Gather { from: keys, ids: &self.known, stride: dim_k, out: &mut self.known_keys });
         isa.run(Gather { from: values, ids: &self.known, stride: dim_v, out: &mut self.known_values });
-        // What is known leaves the covariance.
+        // What is known leaves the covariances.
+        let cross = self.entries() * self.stride;
         for (i, &row) in self.known.iter().enumerate().skip(apart) {
             let Some(place) = self.place(tree, row as usize) else { continue };
             let mean = &self.keys[place / CELL * dim_k..][..dim_k];
@@ -163,9 +171,16 @@ impl Front {
             for (x, to) in self.row[..dim_k].iter().zip(self.covariance.chunks_exact_mut(dim_k)) {
                 isa.axpy(-x, &self.row[..dim_k], to);
             }
+            let (means, cross) = self.values.split_at_mut(cross);
+            let (value, mean) =
+                (&self.known_values[i * dim_v..][..dim_v], &means[place / CELL * self.stride..][..dim_v]);
+            for (x, to) in self.row[..dim_k].iter().zip(cross.chunks_exact_mut(self.stride)) {
+                isa.axpy(-x, value, &mut to[..dim_v]);
+                isa.axpy(*x, mean, &mut to[..dim_v]);
+            }
         }
         let scale = 1.0 / (tree.segments() * SEGMENT).max(1) as f32;
-        self.covariance.iter_mut().for_each(|x| *x *= scale);
+        self.covariance.iter_mut().chain(&mut self.values[cross..]).for_each(|x| *x *= scale);
         for entry in 0..self.entries() {
             if self.known_of[entry] != 0 {
                 self.describe(isa, keys, values, entry);
@@ -238,8 +253,8 @@ impl Front {
         rows(&self.keys, self.dim_k)
     }
 
-    /// Padding included.
-    pub(super) fn mean_values(&self) -> Rows<'_> {
+    /// Mean values, then the covariance of keys and values, a row for every dimension of a key. Padding included.
+    pub(super) fn means_and_cross(&self) -> Rows<'_> {
         rows(&self.values, self.stride)
     }
 
@@ -247,7 +262,7 @@ impl Front {
         rows(&self.covariance, self.dim_k)
     }
 
-    pub(super) fn mean_values_data(&self) -> &[f32] {
+    pub(super) fn means_and_cross_data(&self) -> &[f32] {
         &self.values
     }
 

@@ -28,7 +28,6 @@ pub(crate) use control::Control;
 pub use engine::{Scored, Watch, Work};
 pub(crate) use few::Clusters;
 pub use few::FewWork;
-pub(crate) use policy::FINEST;
 pub use policy::SEGMENT;
 pub(crate) use runs::Heads;
 pub use tree::Tree;

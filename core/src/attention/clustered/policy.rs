@@ -84,6 +84,3 @@ pub(super) const APART: usize = 16;
 
 /// Length of keys and values beyond which squares of differences leave the range of f32.
 pub(super) const LONGEST: f32 = 1e15;
-
-/// Tolerance below which attention is exact: two measured rows a block cannot speak for less.
-pub(crate) const FINEST: f32 = 1e-3;

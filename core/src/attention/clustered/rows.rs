@@ -1,8 +1,8 @@
 //! Query rows on their way through a block: what they look for, what they have seen, and sums so far.
 
-use super::super::exact::{Head, Queries, Sizes, block_of_keys, clamp, look_at, next_block};
+use super::super::dense::exact::Head;
+use super::super::dense::{Ahead, Panel, Queries, Sizes, block_of_keys, clamp, look_at, next_block};
 use super::super::mask::Visible;
-use super::super::panel::{Ahead, Panel};
 use crate::error::Result;
 use crate::mem::{Buf, Maker, Memory, Plan, Rows};
 use crate::simd::tile::{self, KEYS, PANEL, Span, Values};

@@ -1,7 +1,7 @@
 //! All heads of a call or a session, in runs of blocks that parts take turns at.
 
 use super::super::Masking;
-use super::super::problem::AttentionStats;
+use super::super::stats::AttentionStats;
 use super::control::Control;
 use super::engine::{Block, Watch, Work, block_rows};
 use super::few::{Clusters, FewWork};

@@ -21,6 +21,8 @@ pub(super) struct Described<'a> {
     pub(super) square: &'a mut [f32],
     /// Sum over keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k rounded up to a block]`, from the diagonal's blocks on.
     pub(super) moment: &'a mut [f32],
+    /// Sum over keys of `(key - mean) (value - mean)^T`, `[dim_k][stride]`.
+    pub(super) cross: &'a mut [f32],
 }
 
 /// Work memory of one segment.
@@ -31,6 +33,8 @@ pub(super) struct Splitter {
     rows: Buf<f32>,
     /// Keys less the mean of their cell, `[SEGMENT][dim_k rounded up to a block]`.
     rest: Buf<f32>,
+    /// The same of the values.
+    rest_values: Buf<f32>,
     /// Places of the keys in the segment, by cell.
     order: Buf<u32>,
     /// Places on the upper side of a cut.
@@ -42,14 +46,15 @@ pub(super) struct Splitter {
 }
 
 impl Splitter {
-    fn lens(dim_k: usize, dim_v: usize) -> [usize; 3] {
+    fn lens(dim_k: usize, dim_v: usize) -> [usize; 4] {
         let dim = dim_k.max(dim_v);
-        [SEGMENT * dim, SEGMENT * dim_k.next_multiple_of(BLOCK), dim]
+        let [keys, values] = [dim_k, dim_v].map(|dim| SEGMENT * dim.next_multiple_of(BLOCK));
+        [SEGMENT * dim, keys, values, dim]
     }
 
     pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize) {
-        let [rows, rest, dim] = Splitter::lens(dim_k, dim_v);
-        for n in [rows, rest, SEGMENT, dim, dim, dim] {
+        let [rows, rest, rest_values, dim] = Splitter::lens(dim_k, dim_v);
+        for n in [rows, rest, rest_values, SEGMENT, dim, dim, dim] {
             Buf::<f32>::plan(plan, n);
         }
         Buf::<u32>::plan(plan, SEGMENT);
@@ -57,13 +62,14 @@ impl Splitter {
     }
 
     pub(super) fn new_in(memory: &Memory, dim_k: usize, dim_v: usize) -> Result<Self> {
-        let [rows, rest, dim] = Splitter::lens(dim_k, dim_v);
+        let [rows, rest, rest_values, dim] = Splitter::lens(dim_k, dim_v);
         let mut m = Maker::new(memory);
         let splitter = Splitter {
             dim_k,
             dim_v,
             rows: m.filled(rows, 0.0),
             rest: m.filled(rest, 0.0),
+            rest_values: m.filled(rest_values, 0.0),
             order: m.filled(SEGMENT, 0),
             upper: m.filled(SEGMENT, 0),
             height: m.filled(SEGMENT, 0.0),
@@ -133,7 +139,7 @@ impl Splitter {
         }
     }
 
-    /// Means, distances and moment of a segment whose keys by cell are `ids`; the moment is added.
+    /// Means, distances and moments of a segment whose keys by cell are `ids`; moments are added.
     pub(super) fn describe(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, ids: &[u32], out: Described<'_>) {
         let (d, step) = (self.dim_k, self.dim_k.next_multiple_of(BLOCK));
         self.load(isa, keys, ids);
@@ -150,25 +156,37 @@ impl Splitter {
             let rows = Matrix { data: &self.rows, stride: d, cols: d };
             isa.run(Less { rows, mean: &self.mean[..d], at, out: &mut self.rest[c * CELL * step..], stride: step });
         }
+        // Only from the blocks of the diagonal on: it is symmetric.
+        self.gram(isa, &self.rest, step, |last| d.min(last), out.moment);
+        self.load(isa, values, ids);
+        let (dim_v, step) = (self.dim_v, out.stride);
+        for (c, to) in out.values.chunks_exact_mut(step).enumerate() {
+            self.mean_without(isa, c, out.apart[c], dim_v);
+            to[..dim_v].copy_from_slice(&self.mean[..dim_v]);
+            // Keys that stay apart lie at the mean: nothing of their values is added.
+            let (rows, at) = (Matrix { data: &self.rows, stride: dim_v, cols: dim_v }, &self.order[c * CELL..][..CELL]);
+            let rest = &mut self.rest_values[c * CELL * step..];
+            isa.run(Less { rows, mean: &self.mean[..dim_v], at, out: rest, stride: step });
+        }
+        self.gram(isa, &self.rest_values, step, |_| d, out.cross);
+    }
+
+    /// Adds what keys less their means and the rows `y` have in common to `out`, both in rows of `step`; of the blocks up to column
+    /// `last` for the first `cols(last)` columns of the keys.
+    fn gram(&self, isa: Isa, y: &[f32], step: usize, cols: impl Fn(usize) -> usize, out: &mut [f32]) {
+        let stride = self.dim_k.next_multiple_of(BLOCK);
         for first in (0..step / BLOCK).step_by(2) {
             let blocks = (step / BLOCK - first).min(2);
-            let x = Matrix { data: &self.rest, stride: step, cols: d.min((first + blocks) * BLOCK) };
-            let (y, moment) = (&self.rest[first * BLOCK..], &mut out.moment[first * BLOCK..]);
             isa.run(Gram {
-                x,
-                y,
+                x: Matrix { data: &self.rest, stride, cols: cols((first + blocks) * BLOCK) },
+                y: &y[first * BLOCK..],
                 y_stride: step,
                 rows: SEGMENT,
-                out: moment,
+                out: &mut out[first * BLOCK..],
                 out_stride: step,
                 out_step: BLOCK,
                 blocks,
             });
-        }
-        self.load(isa, values, ids);
-        for (c, to) in out.values.chunks_exact_mut(out.stride).enumerate() {
-            self.mean_without(isa, c, out.apart[c], self.dim_v);
-            to[..self.dim_v].copy_from_slice(&self.mean[..self.dim_v]);
         }
     }
 

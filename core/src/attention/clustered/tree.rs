@@ -39,11 +39,13 @@ pub struct Tree {
     square: Buf<f32>,
     /// Moments of all segments that are built, and of those that are published.
     moment: [Buf<f32>; 2],
+    /// The same of keys and values.
+    cross: [Buf<f32>; 2],
     splitter: Splitter,
 }
 
 impl Tree {
-    fn lens(dim_k: usize, dim_v: usize, keys: usize) -> [usize; 5] {
+    fn lens(dim_k: usize, dim_v: usize, keys: usize) -> [usize; 6] {
         let cells = keys / SEGMENT * CELLS;
         let stride = dim_v.next_multiple_of(BLOCK);
         [
@@ -52,18 +54,19 @@ impl Tree {
             cells.saturating_mul(stride),
             cells,
             dim_k * dim_k.next_multiple_of(BLOCK),
+            dim_k.saturating_mul(stride),
         ]
     }
 
     /// Adds the blocks of a tree over up to `keys` keys, rows of a matrix of as many, to a plan.
     pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, keys: usize) {
-        let [ids, means, values, cells, moment] = Tree::lens(dim_k, dim_v, keys);
+        let [ids, means, values, cells, moment, cross] = Tree::lens(dim_k, dim_v, keys);
         Buf::<u32>::plan(plan, ids);
         Buf::<u32>::plan(plan, keys);
         Buf::<[u32; 2]>::plan(plan, keys / SEGMENT);
         Buf::<bool>::plan(plan, keys / SEGMENT);
         Buf::<u16>::plan(plan, cells);
-        for n in [means, values, cells, moment, moment] {
+        for n in [means, values, cells, moment, moment, cross, cross] {
             Buf::<f32>::plan(plan, n);
         }
         Splitter::plan(plan, dim_k, dim_v);
@@ -74,7 +77,7 @@ impl Tree {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, keys: usize) -> Result<Self> {
-        let [ids, means, values, cells, moment] = Tree::lens(dim_k, dim_v, keys);
+        let [ids, means, values, cells, moment, cross] = Tree::lens(dim_k, dim_v, keys);
         let mut m = Maker::new(memory);
         let tree = Tree {
             dim_k,
@@ -92,6 +95,7 @@ impl Tree {
             values: m.filled(values, 0.0),
             square: m.filled(cells, 0.0),
             moment: [m.filled(moment, 0.0), m.filled(moment, 0.0)],
+            cross: [m.filled(cross, 0.0), m.filled(cross, 0.0)],
             splitter: Splitter::new_in(memory, dim_k, dim_v)?,
         };
         m.finish().map(|()| tree)
@@ -187,6 +191,7 @@ impl Tree {
             apart: &self.apart[at * CELLS..][..CELLS],
             square: &mut self.square[at * CELLS..][..CELLS],
             moment: &mut self.moment[0],
+            cross: &mut self.cross[0],
         };
         self.splitter.describe(isa, keys, values, ids, out);
     }
@@ -194,8 +199,9 @@ impl Tree {
     /// Shows the segments that wait.
     pub fn publish(&mut self) {
         if self.segments != self.built {
-            let [built, shown] = &mut self.moment;
-            shown.copy_from_slice(built);
+            for [built, shown] in [&mut self.moment, &mut self.cross] {
+                shown.copy_from_slice(built);
+            }
             self.segments = self.built;
         }
     }
@@ -203,8 +209,9 @@ impl Tree {
     /// Forgets the segments that wait, as if they had never been there.
     pub fn roll_back(&mut self) {
         if self.segments != self.built {
-            let [built, shown] = &mut self.moment;
-            built.copy_from_slice(shown);
+            for [built, shown] in [&mut self.moment, &mut self.cross] {
+                built.copy_from_slice(shown);
+            }
             self.forget(self.segments);
         }
     }
@@ -223,6 +230,7 @@ impl Tree {
         }
         self.forget(segments);
         self.moment[0].fill(0.0);
+        self.cross[0].fill(0.0);
         for at in 0..segments {
             self.describe(isa, keys, values, at);
         }
@@ -234,7 +242,7 @@ impl Tree {
     pub fn clear(&mut self) {
         self.forget(0);
         self.segments = 0;
-        self.moment.iter_mut().for_each(|m| m.fill(0.0));
+        self.moment.iter_mut().chain(&mut self.cross).for_each(|m| m.fill(0.0));
     }
 
     /// Published segments.
@@ -299,5 +307,10 @@ impl Tree {
                 out[i * d + j] = from[a * step + b];
             }
         }
+    }
+
+    /// Sum over keys of `(key - mean) (value - mean)^T`, `[dim_k][stride]`.
+    pub(super) fn cross(&self) -> &[f32] {
+        &self.cross[1]
     }
 }

@@ -5,24 +5,26 @@
 //! counted through the keys' norms. A query looks into the cells nearest to it, keeps the best codes, and scores those keys
 //! exactly. New keys go to a tail that every query looks into, until a fold gathers everything anew.
 //!
-//! `build` folds; `basis` directions; `fitted` directions that take sample queries into account; `search` queries; `effort`
-//! how much of it a recall takes; `order` keys beside their like; here storage.
+//! `build` folds; `basis` directions; `fitted` directions that take sample queries into account; `search` queries; `curve`
+//! the `effort` that a recall takes; `order` keys beside their like; here storage.
 
 mod basis;
 mod build;
+mod curve;
 mod effort;
 mod fitted;
 mod order;
 mod search;
 
-use effort::MEASURED;
-pub(super) use effort::{Curve, Effort, Found};
+pub(super) use curve::Curve;
+use curve::MEASURED;
+pub(super) use effort::{Effort, Found};
 pub(super) use fitted::{Asked, LEAST_ASKED, Way};
 pub(crate) use order::Arranging;
 pub(super) use search::{Probing, Ranked};
 
-use super::index::NO_ID;
 use super::lists::Entry;
+use super::slots::NO_ID;
 use crate::error::Result;
 use crate::features::CELLS;
 use crate::mem::{Buf, Memory, Plan};

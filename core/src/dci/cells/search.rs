@@ -3,7 +3,7 @@
 use super::basis::product;
 use super::effort::{Effort, Found};
 use super::{BLOCK, Cells, Keys, NONE, PANEL, RANK, Shape};
-use crate::dci::batch::Batch;
+use crate::dci::chunk::Chunk;
 use crate::dci::lists::{Allowed, Entry, Lists};
 use crate::mem::{Buf, Maker, Plan};
 use crate::simd::codes::{Blocks, Coded, OFFER, Pack, Scan, Sink, Visit, round_query};
@@ -156,7 +156,7 @@ impl Cells {
     pub fn probe(
         &self,
         keys: Keys<'_>,
-        batch: &mut Batch,
+        batch: &mut Chunk,
         probing: &mut Probing,
         n: usize,
         effort: Effort,
@@ -210,7 +210,7 @@ impl Cells {
     }
 
     /// Codes the queries and marks the `probe` most promising cells of each.
-    fn choose_cells(&self, keys: Keys<'_>, batch: &mut Batch, probing: &mut Probing, n: usize, probe: usize) {
+    fn choose_cells(&self, keys: Keys<'_>, batch: &mut Chunk, probing: &mut Probing, n: usize, probe: usize) {
         let (dim, rank, cells, isa) = (keys.dim, self.rank, self.count, keys.isa);
         let panels = n.div_ceil(PANEL);
         let probe = probe.min(cells);

@@ -1,6 +1,6 @@
 //! 512-bit vectors.
 
-use crate::simd::{math, vector::Simd};
+use crate::simd::vector::{Simd, exp2_fraction};
 use core::arch::x86_64::*;
 
 /// Proof of AVX-512 F, BW, VL, DQ and of what [`super::avx2::Avx2`] needs; with `VNNI`, of that too.
@@ -247,7 +247,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         op!({
             let f = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(x);
             let normal = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_set1_ps(-126.0));
-            _mm512_maskz_scalef_ps(normal, math::exp2_fraction(self, f), x)
+            _mm512_maskz_scalef_ps(normal, exp2_fraction(self, f), x)
         })
     }
 }

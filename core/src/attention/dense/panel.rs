@@ -1,7 +1,7 @@
 //! One panel of queries against one block of keys: scores, masks, weights, weighted values.
 
-use super::exact::{Head, Queries};
-use super::mask::Visible;
+use super::super::mask::Visible;
+use super::head::{Head, Queries};
 use crate::mem::Rows;
 use crate::simd::bias::add_biases;
 use crate::simd::fixed::{self, Fixed};
@@ -14,11 +14,11 @@ const LINE: usize = 64;
 
 /// A row's logit for itself under `shared_qk`: below every real one, so that it counts only when it is alone, and above
 /// -inf.
-pub(super) const SELF: f32 = -1e30;
+pub(crate) const SELF: f32 = -1e30;
 
 /// The factor that turns scores into powers of two, and whether scores are plain inner products (else they are logits
 /// already).
-pub(super) fn factor(head: &Head<'_>, bias: bool) -> (f32, bool) {
+pub(crate) fn factor(head: &Head<'_>, bias: bool) -> (f32, bool) {
     // A factor of the plain kind must be positive, or the largest score would not be the largest logit.
     let plain = head.softcap == 0.0 && !bias && head.scale > 0.0;
     (if plain { head.scale * core::f32::consts::LOG2_E } else { core::f32::consts::LOG2_E }, plain)
@@ -26,11 +26,11 @@ pub(super) fn factor(head: &Head<'_>, bias: bool) -> (f32, bool) {
 
 /// Keys and values of the next block, asked for between the tiles of this one: a few lines at a time, since processors stop
 /// when many are on their way.
-pub(super) struct Ahead<'a> {
-    pub(super) keys: Rows<'a>,
-    pub(super) values: Rows<'a>,
+pub(crate) struct Ahead<'a> {
+    pub(crate) keys: Rows<'a>,
+    pub(crate) values: Rows<'a>,
     /// How many panels share that.
-    pub(super) panels: usize,
+    pub(crate) panels: usize,
 }
 
 impl Ahead<'_> {
@@ -58,29 +58,29 @@ fn ask_biases<S: Simd>(s: S, bias: &Rows<'_>, queries: Queries<'_>, n: usize, fi
 }
 
 /// One panel of queries against one block of keys. Key positions are relative to `first` where not said otherwise.
-pub(super) struct Panel<'a> {
-    pub(super) head: &'a Head<'a>,
-    pub(super) q: &'a [f32],
-    pub(super) keys: &'a Rows<'a>,
+pub(crate) struct Panel<'a> {
+    pub(crate) head: &'a Head<'a>,
+    pub(crate) q: &'a [f32],
+    pub(crate) keys: &'a Rows<'a>,
     /// The same queries and keys in fixed point, if scores are to come from there.
-    pub(super) fixed: Option<Fixed<'a>>,
+    pub(crate) fixed: Option<Fixed<'a>>,
     /// `count` of them.
-    pub(super) values: Values<'a>,
-    pub(super) count: usize,
-    pub(super) dim_v: usize,
+    pub(crate) values: Values<'a>,
+    pub(crate) count: usize,
+    pub(crate) dim_v: usize,
     /// Absolute position of the block's first key.
-    pub(super) first: usize,
+    pub(crate) first: usize,
     /// Queries of the panel's rows.
-    pub(super) queries: Queries<'a>,
-    pub(super) seen: &'a [Visible],
+    pub(crate) queries: Queries<'a>,
+    pub(crate) seen: &'a [Visible],
     /// Relative to the block's start, `offset` before `first`.
-    pub(super) spans: &'a [Span],
-    pub(super) offset: usize,
-    pub(super) scores: &'a mut [f32],
-    pub(super) sums: &'a mut [f32],
-    pub(super) stride: usize,
-    pub(super) max: &'a mut [f32],
-    pub(super) sum: &'a mut [f32],
+    pub(crate) spans: &'a [Span],
+    pub(crate) offset: usize,
+    pub(crate) scores: &'a mut [f32],
+    pub(crate) sums: &'a mut [f32],
+    pub(crate) stride: usize,
+    pub(crate) max: &'a mut [f32],
+    pub(crate) sum: &'a mut [f32],
 }
 
 impl Panel<'_> {
@@ -101,7 +101,7 @@ impl Panel<'_> {
 
     /// All keys of the block.
     #[inline(always)]
-    pub(super) fn run<S: Simd>(&mut self, s: S, ahead: &Ahead<'_>, panel: usize) {
+    pub(crate) fn run<S: Simd>(&mut self, s: S, ahead: &Ahead<'_>, panel: usize) {
         let rows = self.seen.len();
         let hull = self.hull(0, rows);
         let (lo, hi) = (hull.begin, hull.end);

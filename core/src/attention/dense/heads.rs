@@ -1,34 +1,35 @@
 //! Exact attention over all heads, cut into independent pieces for any number of parts.
 
-use super::certificate::Certificate;
+use super::super::certificate::Certificate;
+use super::super::mask::Masking;
+use super::super::stats::AttentionStats;
 use super::exact::{self, Head, ROW_BLOCK, Work};
-use super::few::{self, FEW, MOST};
-use super::mask::Masking;
-use super::problem::AttentionStats;
+use super::few;
+use super::work::{FEW, MOST};
 use crate::features::{CERTIFICATES, SHARED_QK};
 use crate::mem::{Rows, Tensor, TensorMut};
 use crate::simd::Isa;
 
 /// All heads of a problem; `kv` gives keys and values of a (batch, KV head).
-pub(super) struct Dense<'a, F> {
-    pub(super) q: Tensor<'a>,
-    pub(super) kv: F,
-    pub(super) heads_kv: usize,
-    pub(super) out: &'a TensorMut<'a>,
-    pub(super) lse: Option<&'a TensorMut<'a>>,
-    pub(super) masking: &'a Masking<'a>,
-    pub(super) certificate: Option<Certificate<'a>>,
-    pub(super) scale: f32,
-    pub(super) softcap: f32,
-    pub(super) shared_qk: bool,
-    pub(super) isa: Isa,
+pub(crate) struct Dense<'a, F> {
+    pub(crate) q: Tensor<'a>,
+    pub(crate) kv: F,
+    pub(crate) heads_kv: usize,
+    pub(crate) out: &'a TensorMut<'a>,
+    pub(crate) lse: Option<&'a TensorMut<'a>>,
+    pub(crate) masking: &'a Masking<'a>,
+    pub(crate) certificate: Option<Certificate<'a>>,
+    pub(crate) scale: f32,
+    pub(crate) softcap: f32,
+    pub(crate) shared_qk: bool,
+    pub(crate) isa: Isa,
 }
 
 /// Rows of the smallest pieces that a head is cut into.
-pub(super) const PIECE: usize = ROW_BLOCK / 2;
+pub(crate) const PIECE: usize = ROW_BLOCK / 2;
 
 /// The most pieces that rows of this shape (of the queries) are worth cutting into: [`PIECE`] rows of a head each.
-pub(super) fn most_pieces(shape: [usize; 4]) -> usize {
+pub(crate) fn most_pieces(shape: [usize; 4]) -> usize {
     let [batch, heads, rows, _] = shape;
     batch * heads * rows.div_ceil(PIECE)
 }
@@ -58,7 +59,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
     }
 
     /// Part `ith` of `nth`, added to the statistics. What is computed for a row does not depend on `nth`.
-    pub(super) fn run(&self, work: &mut Work, ith: usize, nth: usize, stats: &mut AttentionStats) {
+    pub(crate) fn run(&self, work: &mut Work, ith: usize, nth: usize, stats: &mut AttentionStats) {
         let [batch, heads, rows, _] = self.q.shape();
         let group = heads / self.heads_kv;
         if rows <= FEW && group > 1 && !self.shared() {

@@ -1,6 +1,6 @@
 //! Work memory of fixed-point scores, and how far they can be off.
 
-use super::exact::Queries;
+use super::head::Queries;
 use crate::error::Result;
 use crate::mem::{Buf, Memory, Plan, Rows};
 use crate::simd::fixed::{self, Fixed};
@@ -23,7 +23,7 @@ impl Worst {
 
 /// Queries of a row block and keys of a key block as 16-bit integers.
 #[derive(Debug)]
-pub(super) struct FixedWork {
+pub(crate) struct FixedWork {
     pairs: usize,
     limit: i32,
     /// `[panel][pairs][PANEL]`.
@@ -40,7 +40,7 @@ pub(super) struct FixedWork {
 }
 
 impl FixedWork {
-    pub(super) fn plan(plan: &mut Plan, dim: usize, rows: usize, block: usize) {
+    pub(crate) fn plan(plan: &mut Plan, dim: usize, rows: usize, block: usize) {
         let pairs = fixed::padded(dim) / 2;
         Buf::<[i16; 2]>::plan(plan, rows * pairs);
         Buf::<f32>::plan(plan, rows);
@@ -51,7 +51,7 @@ impl FixedWork {
     }
 
     /// For row blocks of `rows` rows (whole panels) and key blocks of `block` keys.
-    pub(super) fn new_in(memory: &Memory, dim: usize, rows: usize, block: usize) -> Result<Self> {
+    pub(crate) fn new_in(memory: &Memory, dim: usize, rows: usize, block: usize) -> Result<Self> {
         let pairs = fixed::padded(dim) / 2;
         Ok(FixedWork {
             pairs,
@@ -69,7 +69,7 @@ impl FixedWork {
 
     /// Rounds `rows` queries into panels; lanes without a row are zero.
     #[inline(always)]
-    pub(super) fn load_queries<S: Simd>(&mut self, s: S, q: &Rows<'_>, queries: Queries<'_>, rows: usize) {
+    pub(crate) fn load_queries<S: Simd>(&mut self, s: S, q: &Rows<'_>, queries: Queries<'_>, rows: usize) {
         for r in 0..rows.next_multiple_of(PANEL) {
             self.q_unit[r] = 0.0;
             self.rounded.fill(0);
@@ -88,7 +88,7 @@ impl FixedWork {
 
     /// Rounds a block of f32 keys.
     #[inline(always)]
-    pub(super) fn load_keys<S: Simd>(&mut self, s: S, keys: &Rows<'_>) {
+    pub(crate) fn load_keys<S: Simd>(&mut self, s: S, keys: &Rows<'_>) {
         for j in 0..keys.rows() {
             let Some(row) = keys.row_f32(j) else { continue };
             let to = self.keys[j * self.pairs..][..self.pairs].as_flattened_mut();
@@ -98,7 +98,7 @@ impl FixedWork {
     }
 
     /// Panel `panel` of the queries against the block of keys.
-    pub(super) fn panel(&self, panel: usize) -> Fixed<'_> {
+    pub(crate) fn panel(&self, panel: usize) -> Fixed<'_> {
         Fixed {
             q: &self.q[panel * self.pairs * PANEL..][..self.pairs * PANEL],
             q_unit: &self.q_unit[panel * PANEL..][..PANEL],
@@ -110,7 +110,7 @@ impl FixedWork {
 
     /// Largest standard error of an inner product of what was rounded since the work memory was made: rounding errs
     /// evenly within half a unit, independently from element to element.
-    pub(super) fn error(&self) -> f32 {
+    pub(crate) fn error(&self) -> f32 {
         let (q, k) = (self.queries_worst, self.keys_worst);
         libm::hypotf(q.norm * k.unit, k.norm * q.unit) / libm::sqrtf(12.0)
     }

@@ -3,41 +3,20 @@
 //! Blocks of keys start at multiples of a size that depends on the dimensions only, and what a row gets does not depend
 //! on the rows it is attended with. So heads may be grouped in any way.
 
-use super::exact::{Head, Queries, Sizes, Work, block_of_keys, clamp, finish_row, look, look_at, next_block};
-use super::mask::Visible;
+use super::super::mask::Visible;
+use super::blocks::block_of_keys;
+use super::head::{Head, Queries};
 use super::panel::{SELF, factor};
+use super::spans::{clamp, look_at, next_block};
+use super::work::{ALIGN, FEW, MOST, Work, few_block, few_stride, finish_row, note_seen};
 use crate::mem::{Rows, RowsMut, Tensor, TensorMut};
 use crate::simd::bias::add_bias;
 use crate::simd::few::{self, Lies, Weights};
 use crate::simd::tile::Span;
 use crate::simd::{self, Isa, Simd, Task, rows};
 
-/// Up to so many rows of a head are attended this way: memory traffic decides then, and tiles, whose lanes are rows, would be
-/// mostly empty. They are as fast from 12 to 16 rows on where keys are f16 and shared by heads, or f32 and beyond the second-level
-/// cache of one that is alone; later for others.
-pub(super) const FEW: usize = 12;
-
-/// Rows of all heads of a group.
-pub(super) const MOST: usize = 32;
-
-/// Keys of a block. Larger ones measure no better; smaller ones load and store the sums too often.
-const BLOCK: usize = 128;
-
 /// Bytes of keys and values that a row sees from which memory, not arithmetic, decides: caches do not hold them.
-pub(super) const FAR: usize = 16 << 20;
-
-/// Vectors start at multiples of this in a block of scores, whatever the instruction set.
-const ALIGN: usize = 16;
-
-/// Keys of a block.
-pub(super) fn block(sizes: &Sizes) -> usize {
-    (sizes.block & !(ALIGN - 1)).min(BLOCK)
-}
-
-/// Scores of a row's block.
-pub(super) fn stride(sizes: &Sizes) -> usize {
-    block(sizes) + ALIGN
-}
+pub(crate) const FAR: usize = 16 << 20;
 
 /// `n` rows of each of `heads` consecutive query heads, the first of which is `head`.
 struct Few<'a> {
@@ -57,7 +36,7 @@ struct Sum<'a, 'b> {
 }
 
 /// A look at the weights of some keys for a row: the row, the first key, the weights, and the sum of all so far.
-pub(super) type Look<'a> = &'a mut dyn FnMut(usize, usize, &[f32], f32);
+pub(crate) type Look<'a> = &'a mut dyn FnMut(usize, usize, &[f32], f32);
 
 impl Task for Sum<'_, '_> {
     type Out = ();
@@ -115,8 +94,8 @@ impl Few<'_> {
         let has_bias = head.masking.bias(head.batch, head.head).is_some();
         let (factor, plain) = factor(head, has_bias);
         let Work { sizes, q, k, scores, sums, state, seen, spans, .. } = work;
-        let block = block(sizes);
-        let stride = stride(sizes);
+        let block = few_block(sizes);
+        let stride = few_stride(sizes);
         let (maxima, weights) = state.split_at_mut(sizes.rows);
         let source = if head.shared() { head.q } else { head.k };
         let total = head.v.rows();
@@ -199,7 +178,7 @@ fn hide(x: &mut [f32], seen: Visible, first: usize, keep: Option<&[u8]>) {
 /// Attends all rows of `heads` consecutive query heads that share a KV head, the first of which is `head.head`: at most
 /// [`FEW`] rows a head, [`MOST`] in all. Outputs and log-sum-exps go to the same heads of `out` and `lse`. The result's
 /// bits are those of [`super::exact::attend`] for every head alone. Returns the number of visible pairs.
-pub(super) fn attend_group(
+pub(crate) fn attend_group(
     isa: Isa,
     head: &Head<'_>,
     heads: usize,
@@ -215,7 +194,7 @@ pub(super) fn attend_group(
         return 0;
     }
     let queries = Queries::Run(0);
-    let pairs = look(head, queries, n, work) * heads as u64;
+    let pairs = note_seen(head, queries, n, work) * heads as u64;
     let each = |h: usize| Head { head: head.head + h, q: q.head(head.batch, head.head + h), ..*head };
     work.clear(heads * n);
     for h in 0..heads {
@@ -233,7 +212,7 @@ pub(super) fn attend_group(
 }
 
 /// Starts rows `0..n` of `heads` consecutive heads, row `i` of head `h` at `h * n + i` of the work memory.
-pub(super) fn start(isa: Isa, head: &Head<'_>, heads: usize, q: &Tensor<'_>, n: usize, work: &mut Work) {
+pub(crate) fn start(isa: Isa, head: &Head<'_>, heads: usize, q: &Tensor<'_>, n: usize, work: &mut Work) {
     assert!(!head.shared() && n <= FEW && heads * n <= MOST);
     work.check(head, n);
     work.clear(heads * n);
@@ -244,7 +223,7 @@ pub(super) fn start(isa: Isa, head: &Head<'_>, heads: usize, q: &Tensor<'_>, n: 
 }
 
 /// Rows that were started attend to what they see of a range of keys.
-pub(super) fn add(
+pub(crate) fn add(
     isa: Isa,
     head: &Head<'_>,
     heads: usize,
@@ -254,19 +233,19 @@ pub(super) fn add(
     work: &mut Work,
 ) {
     let queries = Queries::Run(0);
-    super::exact::look(head, queries, n, work);
+    note_seen(head, queries, n, work);
     clamp(&mut work.seen[..n], range);
     isa.run(Sum { isa, few: Few { head, heads, queries, n }, work, look });
 }
 
 /// The output of row `r`, divided in the work memory, and its log-sum-exp.
-pub(super) fn output(isa: Isa, head: &Head<'_>, r: usize, work: &mut Work) -> f32 {
+pub(crate) fn output(isa: Isa, head: &Head<'_>, r: usize, work: &mut Work) -> f32 {
     isa.run(Finish { head, i: 0, r, work, lse: true })
 }
 
 /// `n` rows of one head, at most [`FEW`], into rows `at..` of `out` and `lse`; what they see is noted in the
 /// work memory already.
-pub(super) fn attend(
+pub(crate) fn attend(
     isa: Isa,
     head: &Head<'_>,
     queries: Queries<'_>,

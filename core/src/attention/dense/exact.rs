@@ -1,0 +1,190 @@
+//! Exact attention: tiles of queries x keys, online softmax, tiles of weights x values.
+//!
+//! Queries of a row block are transposed once. Keys are read in place wherever they are f32 with a benign stride, else
+//! converted block by block; so are values if they are aligned, too, else packed for the tiles to stream over. Blocks of
+//! keys start at multiples of a size that depends on the dimensions only, so a row's bits depend neither on its
+//! neighbours nor on threads.
+
+use super::blocks::{block_of_keys, block_of_values};
+use super::few;
+use super::head::Queries;
+use super::panel::{Ahead, Panel};
+use super::spans::{look_at, next_block};
+use super::work::{FEW, finish_row, note_seen};
+use crate::features::PANELS;
+use crate::mem::RowsMut;
+use crate::simd::tile::{self, PANEL};
+use crate::simd::{Isa, Simd, Task};
+
+pub use super::head::Head;
+pub use super::work::{ROW_BLOCK, Work, plan, plan_fixed_scores};
+
+/// Attends rows `begin..begin + n` of the head's queries: outputs into rows `0..n` of `out`, natural log-sum-exps of the
+/// logits into `lse[..n]`. A row that sees nothing gives zeros and -inf. Returns the number of query-key pairs visible by
+/// position and padding. Never allocates.
+///
+/// A row's bits do not depend on the rows it is attended with, as long as there are more than twelve: fewer are attended
+/// another way, made for decoding.
+///
+/// # Panics
+/// If the shapes of head, output and work memory do not fit together, the work memory is for fewer rows, or the head is of a
+/// mode that this build does not have.
+pub fn attend(
+    isa: Isa,
+    head: &Head<'_>,
+    begin: usize,
+    n: usize,
+    out: &mut RowsMut<'_>,
+    lse: Option<&mut [f32]>,
+    work: &mut Work,
+) -> u64 {
+    assert!(begin <= head.q.rows() && n <= head.q.rows() - begin);
+    attend_queries(isa, head, Queries::Run(begin), n, out, lse, work)
+}
+
+/// The same for scattered rows: query `rows[i]` of the head into row `i` of `out` and `lse`. A row's bits are those that
+/// [`attend`] gives it. Rows may be in any order and repeat.
+///
+/// # Panics
+/// As [`attend`], or if a row is not there.
+pub fn attend_rows(
+    isa: Isa,
+    head: &Head<'_>,
+    rows: &[u32],
+    out: &mut RowsMut<'_>,
+    lse: Option<&mut [f32]>,
+    work: &mut Work,
+) -> u64 {
+    assert!(rows.iter().all(|&i| (i as usize) < head.q.rows()));
+    attend_queries(isa, head, Queries::List(rows), rows.len(), out, lse, work)
+}
+
+fn attend_queries(
+    isa: Isa,
+    head: &Head<'_>,
+    queries: Queries<'_>,
+    n: usize,
+    out: &mut RowsMut<'_>,
+    mut lse: Option<&mut [f32]>,
+    work: &mut Work,
+) -> u64 {
+    assert!(n <= out.rows() && out.cols() == head.v.cols());
+    let most = if PANELS { ROW_BLOCK } else { FEW };
+    work.check(head, n.min(most));
+    let mut pairs = 0;
+    let mut done = 0;
+    while done < n {
+        let rows = (n - done).min(most);
+        let queries = queries.skip(done);
+        pairs += note_seen(head, queries, rows, work);
+        if PANELS && rows > FEW {
+            work.clear(rows.next_multiple_of(PANEL));
+            isa.run(Many { head, queries, rows, out, at: done, lse: lse.as_deref_mut(), work });
+        } else {
+            few::attend(isa, head, queries, rows, out, done, lse.as_deref_mut(), work);
+        }
+        done += rows;
+    }
+    pairs
+}
+
+/// `rows` rows into rows `at..` of the outputs, by panels of transposed queries.
+struct Many<'a, 'b> {
+    head: &'a Head<'a>,
+    queries: Queries<'a>,
+    rows: usize,
+    out: &'a mut RowsMut<'b>,
+    at: usize,
+    lse: Option<&'a mut [f32]>,
+    work: &'a mut Work,
+}
+
+impl Task for Many<'_, '_> {
+    type Out = ();
+    const DOT16: bool = true;
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        self.sum(s);
+        self.finish(s);
+    }
+}
+
+impl Many<'_, '_> {
+    /// Sums, maxima and weights of the rows into the work memory.
+    #[inline(always)]
+    fn sum<S: Simd>(&mut self, s: S) {
+        let Many { head, queries, rows, .. } = *self;
+        // Queries are laid out once, in the form that scores come from.
+        match &mut self.work.fixed {
+            Some(fixed) => fixed.load_queries(s, &head.q, queries, rows),
+            None => tile::pack_queries(s, &head.q, |r| queries.at(r), rows, &mut self.work.q),
+        }
+        let Work { sizes, q, k, v, scores, sums, state, seen, spans, fixed, .. } = &mut *self.work;
+        let (maxima, weights) = state.split_at_mut(sizes.rows);
+        let total = head.v.rows();
+        let mut begin = 0;
+        while begin < total {
+            let end = (begin + sizes.block).min(total);
+            let Some(hull) = look_at(&seen[..rows], begin, end, &mut spans[..rows]) else {
+                begin = next_block(&seen[..rows], begin, sizes.block, total);
+                continue;
+            };
+            // Keys of the block that somebody sees; all positions below are relative to `first`.
+            let (first, n) = (begin + hull.begin, hull.end - hull.begin);
+            let keys = block_of_keys(s, head, first, n, sizes, k);
+            if let Some(fixed) = fixed {
+                fixed.load_keys(s, &keys);
+            }
+            let values = block_of_values(s, head, first, n, v);
+            // What the next block needs comes in between this one's tiles, if somebody sees anything of it.
+            let goes_on = seen[..rows].iter().any(|seen| seen.end > end || seen.sinks > end);
+            let ahead = if goes_on { sizes.block.min(total - end) } else { 0 };
+            let ahead = Ahead {
+                keys: if head.shared() { head.q.slice(end, ahead) } else { head.k.slice(end, ahead) },
+                values: head.v.slice(end, ahead),
+                panels: rows.div_ceil(PANEL),
+            };
+            let mut row = 0;
+            while row < rows {
+                let m = (rows - row).min(PANEL);
+                let at = row..row + m;
+                let mut part = Panel {
+                    head,
+                    q: &q[row / PANEL * sizes.dim_k * PANEL..][..sizes.dim_k * PANEL],
+                    keys: &keys,
+                    fixed: fixed.as_ref().map(|f| f.panel(row / PANEL)),
+                    values,
+                    count: n,
+                    dim_v: head.v.cols(),
+                    first,
+                    queries: queries.skip(row),
+                    seen: &seen[at.clone()],
+                    spans: &spans[at],
+                    offset: hull.begin,
+                    scores,
+                    sums: &mut sums[row * sizes.value_stride..][..PANEL * sizes.value_stride],
+                    stride: sizes.value_stride,
+                    max: &mut maxima[row..row + PANEL],
+                    sum: &mut weights[row..row + PANEL],
+                };
+                part.run(s, &ahead, row / PANEL);
+                row += m;
+            }
+            begin = end;
+        }
+    }
+
+    /// Divides by the sums of the weights and stores the rows.
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, s: S) {
+        let dim_v = self.head.v.cols();
+        for r in 0..self.rows {
+            let x = finish_row(s, self.head, self.queries.at(r), r, self.work, self.lse.is_some());
+            self.out.write(self.at + r, self.work.sum(r, dim_v));
+            if let Some(lse) = &mut self.lse {
+                lse[self.at + r] = x;
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! One query head, and which of its rows are attended.
+
+use super::super::mask::Masking;
+use crate::features::SHARED_QK;
+use crate::mem::Rows;
+
+/// One (batch, query head) of an exact attention problem.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// Queries `[rows_q, dim_k]`.
+    pub q: Rows<'a>,
+    /// Keys `[rows_kv, dim_k]`; not read under `shared_qk`.
+    pub k: Rows<'a>,
+    /// Values `[rows_kv, dim_v]`.
+    pub v: Rows<'a>,
+    /// Mask, window, sinks.
+    pub masking: &'a Masking<'a>,
+    /// Batch, for the mask.
+    pub batch: usize,
+    /// Query head, for the mask.
+    pub head: usize,
+    /// Softmax scale.
+    pub scale: f32,
+    /// Logits become `softcap * tanh(logit / softcap)`; 0 = off.
+    pub softcap: f32,
+    /// Keys are the queries scaled to unit norm; a row sees itself only when it sees nothing else.
+    pub shared_qk: bool,
+}
+
+impl Head<'_> {
+    /// Whether keys are the queries.
+    #[inline(always)]
+    pub(crate) fn shared(&self) -> bool {
+        SHARED_QK && self.shared_qk
+    }
+}
+
+/// Which queries of a head the rows of a call are.
+#[derive(Clone, Copy)]
+pub(crate) enum Queries<'a> {
+    /// Consecutive ones from here on.
+    Run(usize),
+    /// These.
+    List(&'a [u32]),
+}
+
+impl Queries<'_> {
+    /// Query of row `i`.
+    #[inline(always)]
+    pub(crate) fn at(&self, i: usize) -> usize {
+        match self {
+            Queries::Run(begin) => begin + i,
+            Queries::List(rows) => rows[i] as usize,
+        }
+    }
+
+    /// From row `n` on.
+    #[inline(always)]
+    pub(crate) fn skip(&self, n: usize) -> Self {
+        match self {
+            Queries::Run(begin) => Queries::Run(begin + n),
+            Queries::List(rows) => Queries::List(&rows[n..]),
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Ways of attending.
+
+/// How attention is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The fastest way that keeps the tolerance: accelerated where that is predicted to be cheaper, else exact.
+    #[default]
+    Auto,
+    /// Every visible key.
+    Exact,
+    /// Cells opened where they matter, estimated elsewhere.
+    Accelerated,
+    /// The paper's Algorithm 1: retrieve `top_k` keys by DCI, softmax over those, drop the rest.
+    TopK,
+}
