@@ -78,7 +78,7 @@ fn blocks_are_attended_by_the_threshold_that_was_measured() {
 }
 
 #[test]
-#[ignore = "not reached yet: bench/notes/2026-11-24-sampled-rows.md says by how much"]
+#[ignore = "not reached yet: bench/notes/2026-11-25-covariance.md says by how much"]
 fn auto_keeps_the_tolerance_on_every_family() {
     let mut failed = Vec::new();
     println!(
@@ -131,7 +131,7 @@ fn auto_keeps_the_tolerance_on_every_family() {
 /// What rows of a trial have in common moves no head by a wrong vector: heads on the keys of topics, each looked at by itself, for
 /// which twice the share of rows may be far off.
 #[test]
-#[ignore = "not reached yet: bench/notes/2026-11-24-sampled-rows.md says by how much"]
+#[ignore = "not reached yet: bench/notes/2026-11-25-covariance.md says by how much"]
 fn no_head_of_a_group_is_moved() {
     let topics = FAMILIES.iter().find(|family| family.name == "topics").expect("a family of that name");
     let mut failed = Vec::new();

@@ -34,9 +34,10 @@ struct Cli {
     /// Folder for charts: errors and speed over the layers
     #[arg(long)]
     plot: Option<PathBuf>,
-    /// Each part of accelerated attention left out in turn: a line for all layers together
-    #[arg(long)]
-    ablation: bool,
+    /// Each of these parts of accelerated attention left out in turn, by the names of the table [default: all parts]: a line for all
+    /// layers together
+    #[arg(long, value_name = "PARTS", value_delimiter = ',', num_args = 0.., require_equals = true)]
+    ablation: Option<Vec<String>>,
     /// Widest instruction set, such as avx2
     #[arg(long)]
     isa: Option<String>,
@@ -86,15 +87,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("\n{name}, {} tokens, {queries}tolerance {}, {}\n", layers[0].rows, cli.tolerance, Isa::best().name());
         println!(
             "| {} | times faster | error, mean % | p99 % | worst % | rows beyond 3x, % | measured % | heavy keys missed | pairs scored % | known % | opened % | rows exact % |",
-            if cli.ablation { "without" } else { "layer" }
+            if cli.ablation.is_some() { "without" } else { "layer" }
         );
         println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
         let layers_of = || layers.iter().filter(|l| cli.layers.is_empty() || cli.layers.contains(&l.number));
-        if cli.ablation {
-            for part in [None].into_iter().chain(Part::ALL.map(Some)) {
+        if let Some(names) = &cli.ablation {
+            let name_of = |part: &Part| format!("{part:?}");
+            if let Some(name) = names.iter().find(|name| !Part::ALL.iter().map(name_of).any(|of| of == **name)) {
+                return Err(format!("no part {name}; there are {:?}", Part::ALL).into());
+            }
+            let wanted = Part::ALL.into_iter().filter(|part| names.is_empty() || names.contains(&name_of(part)));
+            for part in [None].into_iter().chain(wanted.map(Some)) {
                 leave_out(part.as_slice());
                 let all: Vec<_> = layers_of().map(|layer| measure(layer, &settings)).collect();
-                let name = part.map_or("nothing".into(), |part| format!("{part:?}"));
+                let name = part.as_ref().map_or("nothing".into(), name_of);
                 line(&name, &all.iter().collect::<Vec<_>>(), f64::from(cli.tolerance));
             }
             leave_out(&[]);
