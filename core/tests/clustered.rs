@@ -239,9 +239,13 @@ fn estimates_follow_the_covariance_of_keys_and_values() {
             *v = k.iter().zip(turn).map(|(k, t)| k * t).sum();
         }
     }
+    // What all values share keeps outputs long: no cell is opened.
+    const SHARED: f32 = 40.0;
+    heads.v.iter_mut().for_each(|v| *v += SHARED);
+    let less = |out: Vec<f32>| out.into_iter().map(|x| x - SHARED).collect::<Vec<_>>();
     let (want, ..) = heads.run(Mask::None, mode(Mode::Exact, 0.0));
     let (have, _, stats) = heads.run(Mask::None, mode(Mode::Accelerated, 0.1));
-    let error = distance(&have, &want);
+    let error = distance(&less(have), &less(want));
     // By means alone it is 0.8: most of a key lies apart from its cell's mean.
     assert!(error < 0.06 && stats.cells_opened == 0, "error {error}, {stats:?}");
 }
@@ -256,7 +260,8 @@ fn measured_errors_are_those_of_all_rows() {
     let (have, _, stats) = heads.run(mask, mode(Mode::Accelerated, 0.05));
     // Blocks that see less than four segments are attended exactly.
     assert_eq!((stats.rows, stats.exact_rows), (2 * n as u64, 2 * 4 * SEGMENT as u64));
-    assert_eq!(stats.measured.rows(), 2 * (n / SEGMENT - 4) as u64);
+    // Two heads share keys: vector lanes have room for five rows of each.
+    assert_eq!(stats.measured.rows(), 5 * (n / SEGMENT - 4) as u64);
     let after = |x: &[f32]| x.chunks(n * d).flat_map(|x| x[4 * SEGMENT * d..].to_vec()).collect::<Vec<f32>>();
     let (error, measured) = (distance(&after(&have), &after(&want)), f64::from(stats.measured.mean()));
     assert!(error < 2.0 * measured && measured < 2.0 * error, "{error}, measured {measured}");
@@ -436,10 +441,11 @@ fn a_refused_allocation_changes_nothing() {
 
 #[test]
 fn keys_that_stand_out_count() {
-    let mut heads = Heads::new(1, 1, 1, 640, 4096, [64, 64], 0.2);
+    // Enough blocks for a share of bad rows to show in the few that are measured.
+    let mut heads = Heads::new(1, 1, 1, 2048, 8192, [64, 64], 0.2);
     // Every row's own key, somewhere, so that it takes half of the softmax and more.
     for (i, q) in heads.q.chunks(64).enumerate() {
-        let j = (hash(10, i as u64) % 4096) as usize;
+        let j = (hash(10, i as u64) % 8192) as usize;
         let norm2: f32 = q.iter().map(|x| x * x).sum();
         heads.k[j * 64..][..64].iter_mut().zip(q).for_each(|(k, q)| *k = q * 130.0 / norm2);
         heads.v[j * 64..][..64].fill(9.0 + i as f32 / 8.0);

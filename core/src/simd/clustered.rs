@@ -251,22 +251,14 @@ impl Task for OpenCells<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) -> u64 {
-        let n = self.known.len();
-        let panels = self.opened.len().checked_div(n).unwrap_or(0);
         let mut pairs = 0;
-        for e in 0..n {
-            let mut count = 0;
-            for p in 0..panels {
-                let mut bits = self.opened[p * n + e];
-                while bits != 0 {
-                    self.room.rows[count] = (p * PANEL) as u32 + bits.trailing_zeros();
-                    count += 1;
-                    bits &= bits - 1;
-                }
+        let mut next = self.next(0);
+        while let Some(e) = next {
+            next = self.next(e + 1);
+            if let Some(e) = next {
+                self.ask(s, e);
             }
-            if count == 0 {
-                continue;
-            }
+            let count = self.list(e);
             self.load(s, e);
             pairs += count as u64 * u64::from((!self.known[e]).count_ones());
             match S::LANES {
@@ -281,6 +273,37 @@ impl Task for OpenCells<'_> {
 }
 
 impl OpenCells<'_> {
+    /// The first entry from `e` on that a row opens.
+    fn next(&self, e: usize) -> Option<usize> {
+        let n = self.known.len();
+        (e..n).find(|&e| self.opened[e..].iter().step_by(n).any(|&bits| bits != 0))
+    }
+
+    /// Lists the rows that open entry `e`.
+    fn list(&mut self, e: usize) -> usize {
+        let mut count = 0;
+        for (p, &bits) in self.opened[e..].iter().step_by(self.known.len()).enumerate() {
+            let mut bits = bits;
+            while bits != 0 {
+                self.room.rows[count] = (p * PANEL) as u32 + bits.trailing_zeros();
+                count += 1;
+                bits &= bits - 1;
+            }
+        }
+        count
+    }
+
+    /// Asks for keys and values of entry `e`, which lie anywhere.
+    #[inline(always)]
+    fn ask<S: Simd>(&self, s: S, e: usize) {
+        for &id in &self.ids[e * CELL..][..CELL] {
+            for from in [self.keys, self.values] {
+                let row = from.as_ptr().wrapping_add(id as usize * from.stride());
+                (0..from.cols() * from.dtype().size()).step_by(64).for_each(|b| s.prefetch(row.wrapping_add(b)));
+            }
+        }
+    }
+
     /// Keys, transposed, and values of entry `e`.
     #[inline(always)]
     fn load<S: Simd>(&mut self, s: S, e: usize) {

@@ -21,8 +21,12 @@ pub enum Part {
     CrossCovariance,
     /// Cells that are not opened are estimated; without it they count for nothing.
     Means,
+    /// Thresholds look at what a key adds to the output, not at its weight alone.
+    OutputLength,
     /// Sampled rows choose the threshold, or exact attention.
     Control,
+    /// No sampled row may err by much.
+    WorstRow,
     /// Sampled rows of blocks before count, too.
     Memory,
 }
@@ -30,7 +34,7 @@ pub enum Part {
 #[cfg(feature = "ablation")]
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 10] = [
+    pub const ALL: [Part; 12] = [
         Part::KnownKeys,
         Part::FirstKeys,
         Part::Outliers,
@@ -39,7 +43,9 @@ impl Part {
         Part::Widening,
         Part::CrossCovariance,
         Part::Means,
+        Part::OutputLength,
         Part::Control,
+        Part::WorstRow,
         Part::Memory,
     ];
 }

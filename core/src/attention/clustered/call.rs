@@ -17,7 +17,7 @@ use crate::mem::{Memory, Objects, Plan};
 use crate::simd::Isa;
 
 fn parts(c: &Checked<'_>) -> usize {
-    c.options.num_threads.min(runs_of(c.batch * c.heads_kv, c.heads_q / c.heads_kv, c.rows_q)).max(1)
+    c.options.num_threads.min(runs_of(c.batch * c.heads_kv, c.heads_q / c.heads_kv, c.rows_q, c.rows_kv)).max(1)
 }
 
 /// Threads that build, a run of heads each.

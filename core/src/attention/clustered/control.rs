@@ -1,7 +1,7 @@
 //! The threshold of heads that share keys: the loosest that sampled rows bear.
 
 use super::ablation::{Part, without};
-use super::policy::{KEEP, MEMORY, NEEDLES, RELAX};
+use super::policy::{KEEP, LEVELS, LOOSEST, MEMORY, RELAX, START, WORST};
 
 /// What sampled rows have said so far.
 #[derive(Clone, Copy, Debug)]
@@ -9,9 +9,9 @@ pub(crate) struct Control {
     level: usize,
     /// The loosest level that may be tried: looser ones have failed.
     loosest: usize,
-    /// Sums over sampled rows of squared errors and of squared outputs, at the present level, the older the less.
+    /// Sum over sampled rows of squared relative errors, and how many there were, at the present level, the older the less.
     error: f32,
-    output: f32,
+    rows: f32,
 }
 
 /// What to do after a look at a block's sampled rows.
@@ -27,14 +27,14 @@ pub(super) enum Verdict {
 
 impl Default for Control {
     fn default() -> Self {
-        Control { level: 1, loosest: 0, error: 0.0, output: 0.0 }
+        Control { level: START, loosest: 0, error: 0.0, rows: 0.0 }
     }
 }
 
 impl Control {
-    /// At a level that has erred so, squared, per squared output.
-    pub(super) fn at(level: usize, share: f32) -> Self {
-        Control { level, loosest: 0, error: share, output: 1.0 }
+    /// At a level whose mean squared relative error was this.
+    pub(super) fn at(level: usize, error: f32) -> Self {
+        Control { level, loosest: 0, error, rows: 1.0 }
     }
 
     /// The level.
@@ -44,53 +44,56 @@ impl Control {
 
     /// Whether any row was measured.
     pub(super) fn is_measured(&self) -> bool {
-        self.output > 0.0
+        self.rows > 0.0
     }
 
-    /// Squared error per squared output, as far as measured.
-    pub(super) fn share(&self) -> f32 {
-        if self.output > 0.0 { self.error / self.output } else { 0.0 }
+    /// Mean squared relative error, as far as measured.
+    pub(super) fn error(&self) -> f32 {
+        if self.rows > 0.0 { self.error / self.rows } else { 0.0 }
     }
 
-    /// Weight of a key that cells are opened for.
+    /// Contribution to a row's output, relative to the lengths of values, that cells are opened for.
     pub(super) fn needle(&self) -> f32 {
-        NEEDLES[self.level]
+        LOOSEST * libm::exp2f(-0.5 * self.level as f32)
     }
 
-    /// After sampled rows erred so, squared, where their outputs have such squares.
+    /// After sampled rows erred so, squared, where their outputs have such squares: both their mean and the worst have to be small.
     pub(super) fn judge(&mut self, rows: &[[f32; 2]], tolerance: f32) -> Verdict {
         // Rows count alike, whatever the length of their outputs.
         let shares = rows.iter().filter(|[_, output]| *output > 0.0).map(|[error, output]| error / output);
-        let (error, output) = (shares.clone().sum::<f32>(), shares.count() as f32);
-        let (e, o) = (self.error + error, self.output + output);
-        let most = KEEP * tolerance;
+        let (error, count) = (self.error + shares.clone().sum::<f32>(), self.rows + shares.clone().count() as f32);
+        let worst = if without(Part::WorstRow) { 0.0 } else { shares.fold(0.0, f32::max) };
+        let square = |x: f32| x * x * tolerance * tolerance;
+        let excess = (error / (square(KEEP) * count.max(f32::MIN_POSITIVE))).max(worst / square(WORST));
         let memory = if without(Part::Memory) { 0.0 } else { MEMORY };
-        if e <= most * most * o || without(Part::Control) {
-            (self.error, self.output) = (memory * e, memory * o);
+        if excess <= 1.0 || without(Part::Control) {
+            (self.error, self.rows) = (memory * error, memory * count);
             return Verdict::Take;
         }
-        if self.level + 1 == NEEDLES.len() {
-            (self.error, self.output) = (memory * self.error, memory * self.output);
+        if self.level + 1 == LEVELS {
+            (self.error, self.rows) = (memory * self.error, memory * self.rows);
             return Verdict::Fail;
         }
-        self.level += 1;
+        // A step takes about that much of the squared error; half of the steps that seem to be needed, as more cost more than looks.
+        let steps = (libm::log2f(excess) as usize).clamp(1, LEVELS - 1 - self.level);
+        self.level += steps;
         self.loosest = self.level;
         // What was measured by looser thresholds, as it would have been.
-        self.error *= 0.5;
+        self.error *= libm::exp2f(-0.5 * steps as f32);
         Verdict::Tighten
     }
 
-    /// Looser thresholds to be tried next where there is room, and where they have not failed. What is attended by them has to be
-    /// judged first.
+    /// A looser threshold to be tried next where there is room, and where it has not failed. What is attended by it has to be judged
+    /// first.
     pub(super) fn relax(&mut self, tolerance: f32) {
         let most = RELAX * KEEP * tolerance;
         if !without(Part::Control)
             && self.level > self.loosest
-            && self.output > 0.0
-            && self.error <= most * most * self.output
+            && self.rows > 0.0
+            && self.error <= most * most * self.rows
         {
             self.level -= 1;
-            self.error *= 2.0;
+            self.error *= core::f32::consts::SQRT_2;
         }
     }
 }

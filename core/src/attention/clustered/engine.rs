@@ -7,14 +7,17 @@ use super::super::stats::AttentionStats;
 use super::control::{Control, Verdict};
 use super::estimate::{Estimates, Softmax};
 use super::front::Front;
-use super::policy::{BLOCK_QUERIES, BLOCK_ROWS, CELL, CELLS, CHECKING, KNOWING, KNOWN, LEAST, PAYS, SEGMENT};
-use super::rows::{Look, Room, RowSet};
-use super::sample::{Heavy, SAMPLED, sampled_rows};
+use super::policy::{
+    BLOCK_QUERIES, BLOCK_ROWS, CELL, CELLS, CHECKING, KNOWING, KNOWN, LEAST, LONG, PAYS, SEGMENT, TOGETHER,
+};
+use super::rows::{Room, RowSet};
+use super::sample::{Heavy, Sampled};
 use super::tree::Tree;
 use crate::error::{Result, reserved};
 use crate::mem::{Buf, Memory, Plan, Rows, Tensor, TensorMut};
 use crate::simd::Isa;
 use crate::simd::tile::{PANEL, Span};
+use core::ops::Range;
 
 /// What was scored exactly for a row.
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +31,16 @@ pub enum Scored<'a> {
 /// Called with a query head (of a batch of 1), a row, and keys scored exactly for it: for studies.
 pub type Watch<'a> = &'a mut dyn FnMut(usize, usize, Scored<'_>);
 
-/// Rows of a block for heads that share keys in groups of `group`.
-pub(crate) fn block_rows(group: usize) -> usize {
-    (BLOCK_QUERIES / group).clamp(PANEL, BLOCK_ROWS)
+/// Rows of a block for heads that share `keys` keys in groups of `group`.
+pub(crate) fn block_rows(group: usize, keys: usize) -> usize {
+    let times = if keys < LONG { 1 } else { 2 };
+    (times * BLOCK_QUERIES / group).clamp(PANEL, times * BLOCK_ROWS)
+}
+
+/// Queries that go through cells together, at most.
+fn rows_together(group: usize, rows: usize, keys: usize) -> usize {
+    let block = block_rows(group, keys).min(rows);
+    (group * block).min(TOGETHER.max(block))
 }
 
 /// Work memory of one part.
@@ -69,15 +79,17 @@ impl Work {
     /// Adds the blocks for heads in groups of `group`, calls of `rows` rows and `keys` keys to a plan.
     pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) {
         exact::plan(plan, dim_k, dim_v, rows.max(PANEL));
-        let (block, entries) = (block_rows(group).min(rows), keys / SEGMENT * CELLS);
+        let (block, entries) = (rows_together(group, rows, keys), keys / SEGMENT * CELLS);
         RowSet::plan(plan, dim_k, dim_v, block);
-        RowSet::plan(plan, dim_k, dim_v, SAMPLED * group);
-        RowSet::plan(plan, dim_k, dim_v, CHECKING * group);
+        let sampled = Sampled::count(group, block_rows(group, keys).min(rows));
+        let checks = sampled - KNOWING;
+        RowSet::plan(plan, dim_k, dim_v, sampled * group);
+        RowSet::plan(plan, dim_k, dim_v, checks * group);
         Room::plan(plan, dim_k, dim_v);
         Front::plan(plan, dim_k, dim_v, keys);
         Estimates::plan(plan, dim_k, dim_v, entries, block);
-        Estimates::plan(plan, dim_k, dim_v, entries, CHECKING * group);
-        Heavy::plan(plan, SAMPLED * group);
+        Estimates::plan(plan, dim_k, dim_v, entries, checks * group);
+        Heavy::plan(plan, sampled * group);
         Buf::<u32>::plan(plan, keys / SEGMENT);
         Buf::<Span>::plan(plan, keys / SEGMENT + 1);
         Buf::<f32>::plan(plan, dim_v);
@@ -88,17 +100,19 @@ impl Work {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> Result<Self> {
-        let (block, entries) = (block_rows(group).min(rows), keys / SEGMENT * CELLS);
+        let (block, entries) = (rows_together(group, rows, keys), keys / SEGMENT * CELLS);
+        let sampled = Sampled::count(group, block_rows(group, keys).min(rows));
+        let checks = sampled - KNOWING;
         Ok(Work {
             exact: exact::Work::new_in(memory, dim_k, dim_v, rows.max(PANEL))?,
             rows: RowSet::new_in(memory, dim_k, dim_v, block)?,
-            sampled: RowSet::new_in(memory, dim_k, dim_v, SAMPLED * group)?,
-            checks: RowSet::new_in(memory, dim_k, dim_v, CHECKING * group)?,
+            sampled: RowSet::new_in(memory, dim_k, dim_v, sampled * group)?,
+            checks: RowSet::new_in(memory, dim_k, dim_v, checks * group)?,
             room: Room::new_in(memory, dim_k, dim_v)?,
             front: Front::new_in(memory, dim_k, dim_v, keys)?,
             estimates: Estimates::new_in(memory, dim_k, dim_v, entries, block)?,
-            check_estimates: Estimates::new_in(memory, dim_k, dim_v, entries, CHECKING * group)?,
-            heavy: Heavy::new_in(memory, SAMPLED * group)?,
+            check_estimates: Estimates::new_in(memory, dim_k, dim_v, entries, checks * group)?,
+            heavy: Heavy::new_in(memory, sampled * group)?,
             segments: Buf::with_capacity(memory, keys / SEGMENT)?,
             ranges: Buf::with_capacity(memory, keys / SEGMENT + 1)?,
             row: Buf::filled(memory, dim_v, 0.0)?,
@@ -152,7 +166,7 @@ impl Block<'_> {
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
     ) {
-        let used = self.n > SAMPLED && self.find_segments(work) >= LEAST;
+        let used = self.n > Sampled::count(self.group, self.n) && self.find_segments(work) >= LEAST;
         if !used {
             return self.exact(&mut work.exact, stats, watch);
         }
@@ -160,7 +174,7 @@ impl Block<'_> {
         let (factor, plain) = factor(&head, false);
         let softmax = Softmax { factor, logits: (!plain).then_some((self.scale, self.softcap)) };
         let seed = (self.batch * 65537 + self.first) as u64 * 0x1_0000_0001 + self.begin as u64;
-        let sampled = sampled_rows(self.n, seed);
+        let sampled = Sampled::new(self.group, self.n, seed);
         self.sample(&sampled, softmax, work);
         let Work { front, heavy, segments, .. } = work;
         front.start(self.tree, segments.iter().map(|&s| s as usize));
@@ -168,7 +182,7 @@ impl Block<'_> {
         let visible = self.visible_pairs();
         let measured = loop {
             let (squares, opened) = self.check(&sampled, softmax, control.needle(), work);
-            match control.judge(&squares, self.tolerance) {
+            match control.judge(&squares[..sampled.checks().len()], self.tolerance) {
                 Verdict::Take => break Some((squares, opened)),
                 Verdict::Tighten => {}
                 // The tolerance is a promise, whoever chose the mode.
@@ -176,21 +190,24 @@ impl Block<'_> {
             }
         };
         let queries = self.n * self.group;
+        let checks = sampled.checks().len() as f32;
         let cost = |opened: u64| {
             let each = work.front.entries() as f32 * 1.4 + work.front.known.len() as f32;
             let near = self.near_pairs(work) as f32;
-            let sampled = (SAMPLED * self.group * work.segments.len() * SEGMENT) as f32;
-            each * queries as f32 + near + sampled + opened as f32 * 1.6 * self.n as f32 / CHECKING as f32
+            let sampled = (sampled.all().len() * self.group * work.segments.len() * SEGMENT) as f32;
+            each * queries as f32 + near + sampled + opened as f32 * 1.6 * self.n as f32 / checks
         };
         let pays = measured.filter(|&(_, opened)| !self.auto || cost(opened) <= PAYS * visible as f32);
         let Some((squares, _)) = pays else {
             return self.exact(&mut work.exact, stats, watch);
         };
-        squares.iter().for_each(|&[error, output]| stats.measured.note(error, output));
+        squares[..sampled.checks().len()].iter().for_each(|&[error, output]| stats.measured.note(error, output));
         stats.rows += (self.n * self.group) as u64;
         stats.pairs_dense += visible;
-        for h in 0..self.group {
-            self.approximate(h, &sampled, softmax, control.needle(), work, stats, watch);
+        let together = (TOGETHER / self.n).max(1);
+        for h in (0..self.group).step_by(together) {
+            let heads = h..(h + together).min(self.group);
+            self.approximate(heads, &sampled, softmax, control.needle(), work, stats, watch);
         }
         // Not before: the block is attended by the threshold that was measured.
         control.relax(self.tolerance);
@@ -241,21 +258,21 @@ impl Block<'_> {
     }
 
     /// Attends the sampled rows exactly, of all heads together: outputs into the sums of `sampled`, heavy keys noted.
-    fn sample(&self, sampled: &[usize; SAMPLED], softmax: Softmax, work: &mut Work) {
+    fn sample(&self, sampled: &Sampled, softmax: Softmax, work: &mut Work) {
         let Work { sampled: set, room, heavy, .. } = work;
         set.n = 0;
         for h in 0..self.group {
             let q = self.q.head(self.batch, self.first + h);
             let seen = |i: usize| self.masking.visible(self.batch, i);
-            set.load(self.isa, &q, SAMPLED, |i| self.begin + sampled[i], seen);
+            set.load(self.isa, &q, sampled.all().len(), |i| self.begin + sampled.all()[i], seen);
         }
         set.start(self.isa);
         heavy.clear();
-        let n = set.n;
+        let (n, each) = (set.n, sampled.all().len());
         let mut look = |p: usize, first: usize, count: usize, weights: &[f32], max: &[f32], sum: &[f32]| {
             for lane in 0..(n - p * PANEL).min(PANEL) {
                 let r = p * PANEL + lane;
-                if r % SAMPLED < KNOWING && sum[lane] > 0.0 {
+                if r % each < KNOWING && sum[lane] > 0.0 {
                     let weights = weights.iter().skip(lane).step_by(PANEL).take(count).copied();
                     heavy.note(r, first, weights, max[lane], sum[lane], softmax.factor);
                 }
@@ -269,17 +286,9 @@ impl Block<'_> {
     }
 
     /// Rows that are loaded attend to all but entries.
-    pub(super) fn near(
-        &self,
-        h: usize,
-        set: &mut RowSet,
-        room: &mut Room,
-        front: &Front,
-        ranges: &[Span],
-        look: Option<Look<'_>>,
-    ) {
+    pub(super) fn near(&self, set: &mut RowSet, room: &mut Room, front: &Front, ranges: &[Span]) {
         set.start(self.isa);
-        let head = self.head(h);
+        let head = self.head(0);
         for &range in ranges {
             set.attend(self.isa, &head, range, false, room, None);
         }
@@ -288,32 +297,27 @@ impl Block<'_> {
         let masking = all.unwrap_or_else(|_| unreachable!("no mask has no shape"));
         if k.rows() > 0 {
             let head = Head { q: head.q, k, v, masking: &masking, batch: 0, head: 0, ..head };
-            set.attend(self.isa, &head, Span { begin: 0, end: k.rows() }, true, room, look);
+            set.attend(self.isa, &head, Span { begin: 0, end: k.rows() }, true, room, None);
         }
     }
 
     /// Attends the checking rows approximately: squares of what they err by and of what they should be, and the pairs that their
     /// opened cells hold.
-    fn check(
-        &self,
-        sampled: &[usize; SAMPLED],
-        softmax: Softmax,
-        needle: f32,
-        work: &mut Work,
-    ) -> ([[f32; 2]; CHECKING], u64) {
+    fn check(&self, sampled: &Sampled, softmax: Softmax, needle: f32, work: &mut Work) -> ([[f32; 2]; CHECKING], u64) {
         let Work { checks: set, sampled: exact, room, front, check_estimates, ranges, row, .. } = work;
+        let (checks, each) = (sampled.checks(), sampled.all().len());
         set.n = 0;
         for h in 0..self.group {
             let q = self.q.head(self.batch, self.first + h);
             let seen = |i: usize| self.masking.visible(self.batch, i);
-            set.load(self.isa, &q, CHECKING, |i| self.begin + sampled[KNOWING + i], seen);
+            set.load(self.isa, &q, checks.len(), |i| self.begin + checks[i], seen);
         }
-        self.near(0, set, room, front, ranges, None);
-        let opened = check_estimates.add(self.isa, front, &self.keys, &self.values, softmax, &|_| needle, set);
+        self.near(set, room, front, ranges);
+        let opened = check_estimates.add(self.isa, front, &self.keys, &self.values, softmax, needle, set);
         let mut squares = [[0.0; 2]; CHECKING];
         for r in 0..set.n {
-            let (h, i) = (r / CHECKING, r % CHECKING);
-            let want = &exact.sums[(h * SAMPLED + KNOWING + i) * exact.stride..][..exact.dim_v];
+            let (h, i) = (r / checks.len(), r % checks.len());
+            let want = &exact.sums[(h * each + KNOWING + i) * exact.stride..][..exact.dim_v];
             row.copy_from_slice(set.finish(self.isa, r));
             squares[i][0] += self.isa.sq_dist(row, want);
             squares[i][1] += self.isa.norm2(want);
@@ -321,11 +325,11 @@ impl Block<'_> {
         (squares, opened)
     }
 
-    /// All rows of one head.
+    /// All rows of the heads `heads` of the group.
     fn approximate(
         &self,
-        h: usize,
-        sampled: &[usize; SAMPLED],
+        heads: Range<usize>,
+        sampled: &Sampled,
         softmax: Softmax,
         needle: f32,
         work: &mut Work,
@@ -335,45 +339,51 @@ impl Block<'_> {
         let Work { exact: dense, rows: set, sampled: exact, room, front, estimates, ranges, segments, row, .. } = work;
         set.n = 0;
         let seen = |i: usize| self.masking.visible(self.batch, i);
-        set.load(self.isa, &self.q.head(self.batch, self.first + h), self.n, |i| self.begin + i, seen);
-        self.near(h, set, room, front, ranges, None);
-        let opened = estimates.add(self.isa, front, &self.keys, &self.values, softmax, &|_| needle, set);
-        let mut out = self.out.rows(self.batch, self.first + h, self.begin, self.n);
-        let mut lse = self.lse.map(|t| t.rows(self.batch, self.first + h, self.begin, self.n));
-        let mut lse = lse.as_mut().and_then(|r| r.as_slice());
-        for i in 0..self.n {
-            let log = set.log_sum_exp(i, softmax.unit());
-            out.write(i, set.finish(self.isa, i));
-            if let Some(lse) = &mut lse {
-                lse[i] = log;
+        for h in heads.clone() {
+            set.load(self.isa, &self.q.head(self.batch, self.first + h), self.n, |i| self.begin + i, seen);
+        }
+        self.near(set, room, front, ranges);
+        let opened = estimates.add(self.isa, front, &self.keys, &self.values, softmax, needle, set);
+        for (nth, h) in heads.clone().enumerate() {
+            let rows = nth * self.n..(nth + 1) * self.n;
+            let mut out = self.out.rows(self.batch, self.first + h, self.begin, self.n);
+            let mut lse = self.lse.map(|t| t.rows(self.batch, self.first + h, self.begin, self.n));
+            let mut lse = lse.as_mut().and_then(|r| r.as_slice());
+            for (i, r) in rows.clone().enumerate() {
+                let log = set.log_sum_exp(r, softmax.unit());
+                out.write(i, set.finish(self.isa, r));
+                if let Some(lse) = &mut lse {
+                    lse[i] = log;
+                }
+            }
+            for (i, &at) in sampled.all().iter().enumerate() {
+                let r = h * sampled.all().len() + i;
+                row.copy_from_slice(&exact.sums[r * exact.stride..][..exact.dim_v]);
+                out.write(at, row);
+                if let Some(lse) = &mut lse {
+                    lse[at] = exact.log_sum_exp(r, softmax.unit());
+                }
+            }
+            for (i, _) in rows.enumerate().filter(|&(i, r)| !set.is_sound(r) && !sampled.all().contains(&i)) {
+                self.one_exactly(h, i, dense, stats);
             }
         }
-        for (i, &at) in sampled.iter().enumerate() {
-            let r = h * SAMPLED + i;
-            row.copy_from_slice(&exact.sums[r * exact.stride..][..exact.dim_v]);
-            out.write(at, row);
-            if let Some(lse) = &mut lse {
-                lse[at] = exact.log_sum_exp(r, softmax.unit());
-            }
-        }
-        for i in (0..self.n).filter(|i| !set.is_sound(*i) && !sampled.contains(i)) {
-            self.one_exactly(h, i, dense, stats);
-        }
-        let far = (segments.len() * SEGMENT) as u64;
-        let near = self.visible_near(far);
-        let n = self.n as u64;
-        stats.pairs += near + (front.known.len() as u64 * n + opened + SAMPLED as u64 * far).min(far * n);
+        let (far, known) = ((segments.len() * SEGMENT) as u64, front.known.len() as u64);
+        let (n, count) = (self.n as u64, heads.len() as u64);
+        stats.pairs += self.visible_near(far) * count;
+        stats.pairs += (count * (known * n + sampled.all().len() as u64 * far) + opened).min(count * far * n);
         stats.cells_opened += opened / CELL as u64;
-        stats.known += front.known.len() as u64 * n;
+        stats.known += known * n * count;
         if let Some(watch) = watch {
-            for i in 0..self.n {
-                if sampled.contains(&i) {
-                    watch(self.first + h, self.begin + i, Scored::All);
+            for (r, h) in (0..set.n).map(|r| (r, self.first + heads.start + r / self.n)) {
+                let i = r % self.n;
+                if sampled.all().contains(&i) {
+                    watch(h, self.begin + i, Scored::All);
                     continue;
                 }
-                watch(self.first + h, self.begin + i, Scored::Keys(&front.known));
-                for e in estimates.opened(front.entries(), i) {
-                    watch(self.first + h, self.begin + i, Scored::Keys(&front.ids()[e * CELL..][..CELL]));
+                watch(h, self.begin + i, Scored::Keys(&front.known));
+                for e in estimates.opened(front.entries(), r) {
+                    watch(h, self.begin + i, Scored::Keys(&front.ids()[e * CELL..][..CELL]));
                 }
             }
         }

@@ -91,7 +91,7 @@ impl Estimates {
         keys: &Rows<'_>,
         values: &Rows<'_>,
         softmax: Softmax,
-        needle: &dyn Fn(usize) -> f32,
+        needle: f32,
         set: &mut RowSet,
     ) -> u64 {
         let n = front.entries();
@@ -116,15 +116,7 @@ impl Estimates {
         })
     }
 
-    fn panel(
-        &mut self,
-        isa: Isa,
-        front: &Front,
-        softmax: Softmax,
-        needle: &dyn Fn(usize) -> f32,
-        set: &mut RowSet,
-        p: usize,
-    ) {
+    fn panel(&mut self, isa: Isa, front: &Front, softmax: Softmax, needle: f32, set: &mut RowSet, p: usize) {
         let (n, lanes, at) = (front.entries(), set.lanes(p), p * PANEL);
         let (mut spread, mut threshold, mut alpha) = ([0.0; PANEL], [f32::INFINITY; PANEL], [1.0; PANEL]);
         let q = &set.panels[p * set.dim_k * PANEL..][..set.dim_k * PANEL];
@@ -147,8 +139,11 @@ impl Estimates {
         });
         for lane in 0..lanes {
             let (max, sum) = (set.max[at + lane], set.sum[at + lane]);
-            threshold[lane] = max + libm::log2f(sum * needle(at + lane)) / softmax.factor;
             before[lane] *= alpha[lane];
+            let share = alpha[lane] / sum;
+            let near = isa.norm2(&set.sums[(at + lane) * set.stride..][..set.dim_v]) * share * share;
+            let weight = front.weight_to_open(needle, near, 1.0 - before[lane] / sum);
+            threshold[lane] = max + libm::log2f(sum * weight) / softmax.factor;
         }
         let opened = &mut self.opened[p * n..][..n];
         let seen = before;

@@ -428,7 +428,10 @@ impl Block<'_> {
             // What leaves the range, or is no number for that, is infinite.
             let spread = if square.abs() < f32::MAX { libm::sqrtf(square.max(0.0)) * scale } else { f32::INFINITY };
             spreads[r] = spread;
-            let threshold = max[r] + libm::log2f(sum[r] * of.needle) / of.softmax.factor;
+            let share = alpha[r] / sum[r];
+            let near = isa.norm2(&sums[r * sizes.value_stride..][..front.dim_v()]) * share * share;
+            let weight = front.weight_to_open(of.needle, near, 1.0 - before[r] * share);
+            let threshold = max[r] + libm::log2f(sum[r] * weight) / of.softmax.factor;
             isa.run(MarkEntries {
                 scores,
                 radius: front.radius(),

@@ -5,7 +5,7 @@
 
 use super::ablation::{Part, without};
 use super::control::Control;
-use super::policy::{NEEDLES, PLACES};
+use super::policy::{LEVELS, PLACES};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Bits of a place that hold the key; weight is above.
@@ -35,7 +35,7 @@ pub(super) struct Memo {
     heavy: [Largest; PLACES],
     /// One more than the level that is to be used, two more than the last where none keeps the tolerance.
     level: Largest,
-    /// Squared error per squared output at that level.
+    /// Mean squared relative error at that level.
     error: Largest,
 }
 
@@ -61,8 +61,8 @@ impl Memo {
 
     /// Notes what rows have made of the threshold.
     pub(super) fn control(&self, control: &Control, failed: bool) {
-        self.level.note(if failed { NEEDLES.len() as u32 + 1 } else { control.level() as u32 + 1 });
-        self.error.note(control.share().to_bits());
+        self.level.note(if failed { LEVELS as u32 + 1 } else { control.level() as u32 + 1 });
+        self.error.note(control.error().to_bits());
     }
 
     /// Heavy keys noted since the last time.
@@ -74,6 +74,6 @@ impl Memo {
     pub(super) fn take_control(&mut self) -> Option<(Control, bool)> {
         let (level, error) = (self.level.take() as usize, f32::from_bits(self.error.take()));
         let level = level.checked_sub(1)?;
-        Some((Control::at(level.min(NEEDLES.len() - 1), error), level == NEEDLES.len()))
+        Some((Control::at(level.min(LEVELS - 1), error), level == LEVELS))
     }
 }

@@ -30,9 +30,9 @@ pub(crate) struct Heads<'a> {
     pub(crate) after: &'a (dyn Fn(usize, &Control, &mut Work) + Sync),
 }
 
-/// Runs of blocks that parts may take, for `heads` KV heads with `group` query heads each.
-pub(crate) fn runs_of(heads: usize, group: usize, rows: usize) -> usize {
-    heads * rows.div_ceil(block_rows(group) * RUN)
+/// Runs of blocks that parts may take, for `heads` KV heads of `keys` keys with `group` query heads each.
+pub(crate) fn runs_of(heads: usize, group: usize, rows: usize, keys: usize) -> usize {
+    heads * rows.div_ceil(block_rows(group, keys) * RUN)
 }
 
 impl Heads<'_> {
@@ -47,8 +47,9 @@ impl Heads<'_> {
     ) {
         let [batch, heads_q, rows, _] = self.q.shape();
         let group = heads_q / self.heads_kv;
-        let step = block_rows(group);
-        let (blocks, runs) = (rows.div_ceil(step), runs_of(1, group, rows));
+        let keys = (self.kv)(0, 0).0.rows();
+        let step = block_rows(group, keys);
+        let (blocks, runs) = (rows.div_ceil(step), runs_of(1, group, rows, keys));
         for piece in (ith..batch * self.heads_kv * runs).step_by(nth) {
             // The last runs of a causal head are the longest: hand them out first.
             let (of, run) = (piece / runs, runs - 1 - piece % runs);

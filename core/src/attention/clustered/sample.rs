@@ -1,30 +1,56 @@
 //! Sampled rows: attended exactly, they say which keys are heavy for their neighbours, and what an approximation errs by.
 
 use super::ablation::{Part, without};
-use super::policy::{CHECKING, CUT, KNOWING, NOTED};
+use super::policy::{CHECKING, CUT, FEW_ROWS, KNOWING, LANES, LEAST_CHECKING, NOTED};
 use crate::error::Result;
 use crate::math::hash;
 use crate::mem::{Buf, Memory, Plan};
 
-/// Rows of a block that are sampled.
-pub(super) const SAMPLED: usize = KNOWING + CHECKING;
+/// Rows of a block that are sampled, at most.
+const MOST: usize = KNOWING + CHECKING;
 
-/// Sampled rows of a block of `n` rows, ascending: those that find keys, then those that measure. The latter lie anywhere in
-/// `CHECKING` stretches, which `seed` decides.
-pub(super) fn sampled_rows(n: usize, seed: u64) -> [usize; SAMPLED] {
-    let mut rows = [0; SAMPLED];
-    for (i, row) in rows[..KNOWING].iter_mut().enumerate() {
-        *row = (2 * i + 1) * n / (2 * KNOWING);
+/// Rows of a block that are sampled: those that find keys, then those that measure.
+#[derive(Clone, Copy)]
+pub(super) struct Sampled {
+    rows: [usize; MOST],
+    n: usize,
+}
+
+impl Sampled {
+    /// Rows of blocks of `n` rows that are sampled for heads in groups of `group`: as many as fill the vector lanes that so many take
+    /// anyway.
+    pub(super) fn count(group: usize, n: usize) -> usize {
+        let least = KNOWING + LEAST_CHECKING;
+        if n < FEW_ROWS { least } else { ((least * group).next_multiple_of(LANES) / group).min(MOST) }
     }
-    for i in 0..CHECKING {
-        let (low, high) = (i * n / CHECKING, (i + 1) * n / CHECKING);
-        let mut row = low + (hash(seed, i as u64) % (high - low) as u64) as usize;
-        while rows[..KNOWING + i].contains(&row) {
-            row = if row + 1 < high { row + 1 } else { low };
+
+    /// Of `n` rows. Rows that find keys lie evenly; those that measure lie anywhere in as many stretches, which `seed` decides.
+    pub(super) fn new(group: usize, n: usize, seed: u64) -> Sampled {
+        let (mut rows, count) = ([0; MOST], Sampled::count(group, n));
+        for (i, row) in rows[..KNOWING].iter_mut().enumerate() {
+            *row = (2 * i + 1) * n / (2 * KNOWING);
         }
-        rows[KNOWING + i] = row;
+        let checking = count - KNOWING;
+        for i in 0..checking {
+            let (low, high) = (i * n / checking, (i + 1) * n / checking);
+            let mut row = low + (hash(seed, i as u64) % (high - low) as u64) as usize;
+            while rows[..KNOWING + i].contains(&row) {
+                row = if row + 1 < high { row + 1 } else { low };
+            }
+            rows[KNOWING + i] = row;
+        }
+        Sampled { rows, n: count }
     }
-    rows
+
+    /// All of them.
+    pub(super) fn all(&self) -> &[usize] {
+        &self.rows[..self.n]
+    }
+
+    /// Those that measure.
+    pub(super) fn checks(&self) -> &[usize] {
+        &self.rows[KNOWING..self.n]
+    }
 }
 
 /// A key and the logarithm, in powers of two, of what it weighs in a row, the sum not yet taken away.

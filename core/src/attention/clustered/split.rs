@@ -1,7 +1,7 @@
 //! One segment: its keys split into cells of similar ones, and described.
 
 use super::ablation::{Part, without};
-use super::policy::{APART, CELL, LONGEST, OUTLYING, ROUNDS, SEGMENT};
+use super::policy::{ALONE, APART, CELL, LONGEST, OUTLYING, ROUNDS, SEGMENT};
 use crate::error::Result;
 use crate::mem::{Buf, Maker, Memory, Plan, Rows};
 use crate::simd::Isa;
@@ -114,13 +114,13 @@ impl Splitter {
     }
 
     /// Orders a segment's keys by cell: halves again and again, each across the direction in which it is widest. Keys that stay
-    /// apart count as zeros.
+    /// apart count as zeros; more are added to them.
     pub(super) fn split(
         &mut self,
         isa: Isa,
         keys: &Rows<'_>,
         ids: &[u32],
-        apart: &[u64; SEGMENT / 64],
+        apart: &mut [u64; SEGMENT / 64],
         out: &mut [u32],
     ) {
         self.load(isa, keys, ids);
@@ -136,6 +136,28 @@ impl Splitter {
         }
         for (out, &at) in out.iter_mut().zip(&*self.order) {
             *out = ids[at as usize];
+        }
+        self.set_apart(isa, apart);
+    }
+
+    /// Keys that lie far from all others of their cell stay out of it, too: neither mean nor radius of the cell would show them.
+    fn set_apart(&mut self, isa: Isa, apart: &mut [u64; SEGMENT / 64]) {
+        let count: u32 = apart.iter().map(|bits| bits.count_ones()).sum();
+        let mut room = APART - count as usize;
+        for c in 0..SEGMENT / CELL {
+            self.mean_of(isa, c * CELL, CELL, self.dim_k);
+            let at = &self.order[c * CELL..][..CELL];
+            // Those that are out already were zeros.
+            if without(Part::Outliers) || at.iter().any(|&i| apart[i as usize / 64] >> (i % 64) & 1 != 0) {
+                continue;
+            }
+            let squares = &mut self.height[..CELL];
+            isa.sq_dists_at(&self.rows, self.dim_k, at, &self.mean[..self.dim_k], squares);
+            let most = ALONE * squares.iter().sum::<f32>();
+            for (&i, _) in at.iter().zip(&*squares).filter(|(_, square)| **square > most).take(room) {
+                apart[i as usize / 64] |= 1 << (i % 64);
+                room -= 1;
+            }
         }
     }
 

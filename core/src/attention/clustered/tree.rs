@@ -116,9 +116,9 @@ impl Tree {
         let at = self.built;
         self.ranges[at] = range;
         let to = &mut self.ids[at * SEGMENT..][..SEGMENT];
-        let apart = self.splitter.outlying(isa, keys, values, ids);
+        let mut apart = self.splitter.outlying(isa, keys, values, ids);
         self.has[at] = apart.is_some();
-        match &apart {
+        match &mut apart {
             Some(apart) => self.splitter.split(isa, keys, ids, apart, to),
             None => to.copy_from_slice(ids),
         }
