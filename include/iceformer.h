@@ -250,7 +250,8 @@ typedef struct {
 /// How attention is computed.
 typedef int32_t ice_mode;
 
-/// Options of attention. Fill with ice_attention_options_init: all defaults mean softmax(Q K^T / sqrt(dim_k)) V.
+/// Options of attention. Fill with ice_attention_options_init: all defaults mean softmax(Q K^T / sqrt(dim_k)) V in ICE_MODE_AUTO,
+/// which is exact below 2,048 keys and near that, by `tolerance`, where it pays; for every key set ICE_MODE_EXACT.
 typedef struct {
     /// Bytes of this struct.
     uint32_t struct_size;

@@ -4,19 +4,17 @@
 //!
 //! `tests/data/checksums.txt` has what only a decision changes: exact and top-k attention, the index, saved bytes.
 //! `tests/data/checksums_accelerated.txt` has accelerated attention, whose bits change whenever it chooses other keys.
-#![allow(unsafe_code)]
 
 mod common;
 
 use common::{memory, noise};
-use half::{bf16, f16};
 use iceformer_core::attention::{
-    AttentionOptions, AttentionRoom, AttentionStats, Mask, Mode, Problem, Session, SessionOptions, attention,
-    index_attention, merge,
+    Attend, AttentionOptions, AttentionRoom, AttentionStats, IndexProblem, Mask, Mode, Problem, Session,
+    SessionOptions, attention, index_attention, merge,
 };
 use iceformer_core::dci::{Directions, Engine, Index, IndexOptions, Metric, Neighbor, QueryOptions, Scratch};
 use iceformer_core::math::hash;
-use iceformer_core::mem::{Dtype, Plan, Rows, RowsMut, Tensor, TensorMut};
+use iceformer_core::mem::{Dtype, Plan, Rows, RowsMut, Tensor, TensorMut, bf16, f16};
 use iceformer_core::simd::Isa;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -110,14 +108,12 @@ impl Data {
     }
 
     fn tensor(&self, shape: [usize; 4]) -> Tensor<'_> {
-        let (at, n, dtype): (*const u8, _, _) = match self {
-            Data::F32(x) => (x.as_ptr().cast(), x.len(), Dtype::F32),
-            Data::F16(x) => (x.as_ptr().cast(), x.len(), Dtype::F16),
-            Data::Bf16(x) => (x.as_ptr().cast(), x.len(), Dtype::Bf16),
-        };
-        assert_eq!(n, shape.iter().product());
-        // SAFETY: as many elements as the shape has, borrowed by the result.
-        unsafe { Tensor::from_raw(at, dtype, shape, [0; 3], "data") }.unwrap()
+        match self {
+            Data::F32(x) => Tensor::new(x, shape),
+            Data::F16(x) => Tensor::new(x, shape),
+            Data::Bf16(x) => Tensor::new(x, shape),
+        }
+        .unwrap()
     }
 }
 
@@ -171,16 +167,16 @@ impl Call {
         let (mut out, mut lse) = (vec![7.0; 2 * heads_q * rows_q * dv], vec![7.0; 2 * heads_q * rows_q]);
         let mut bounds = lse.clone();
         let each = [2, heads_q, rows_q, 1];
-        let problem = Problem {
-            q: q.tensor([2, heads_q, rows_q, dk]),
-            k: k.tensor([2, 2, rows_kv, dk]),
-            v: v.tensor([2, 2, rows_kv, dv]),
-            out: TensorMut::new(&mut out, [2, heads_q, rows_q, dv]).unwrap(),
-            lse: Some(TensorMut::new(&mut lse, each).unwrap()),
-            bounds: self.bounds.then(|| TensorMut::new(&mut bounds, each).unwrap()),
-            mask,
-            options: self.options,
-        };
+        let problem = Problem::new(
+            q.tensor([2, heads_q, rows_q, dk]),
+            k.tensor([2, 2, rows_kv, dk]),
+            v.tensor([2, 2, rows_kv, dv]),
+            TensorMut::new(&mut out, [2, heads_q, rows_q, dv]).unwrap(),
+        )
+        .lse(TensorMut::new(&mut lse, each).unwrap())
+        .bounds(self.bounds.then(|| TensorMut::new(&mut bounds, each).unwrap()))
+        .mask(mask)
+        .options(self.options);
         let stats = attention(&problem, &memory(0)).unwrap();
         let mut sum = Sum::new();
         [&out, &lse, &bounds].into_iter().for_each(|x| sum.floats(x));
@@ -341,7 +337,14 @@ fn over_index(index: &Index, mode: Mode, room: bool) -> Sum {
         let (mut out, mut lse) = (vec![7.0; rows * dv], vec![7.0; rows]);
         let to = &mut RowsMut::new(&mut out, dv).unwrap();
         let lse_to = Some(&mut lse[..]);
-        let stats = index_attention(index, &mut scratch, room.as_mut(), q, v, mask, &options, to, lse_to).unwrap();
+        let stats = index_attention(
+            &IndexProblem::new(index, q, v).mask(mask).options(options),
+            &mut scratch,
+            room.as_mut(),
+            to,
+            lse_to,
+        )
+        .unwrap();
         [&out, &lse].into_iter().for_each(|x| sum.floats(x));
         sum.stats(&stats);
     }
@@ -381,7 +384,9 @@ fn sessions(isa: Isa, mode: Mode, tokens: usize, note: &mut dyn FnMut(String, Su
                         let out = TensorMut::new(&mut out, [1, 4, n, dv]).unwrap();
                         let lse = TensorMut::new(&mut lse, [1, 4, n, 1]).unwrap();
                         for ith in 0..parts {
-                            let stats = session.attend(q, mask, &out, Some(&lse), &memory(work), ith, parts).unwrap();
+                            let stats = session
+                                .attend(&Attend::new(q, &out).mask(mask).lse(&lse).part(ith, parts), &memory(work))
+                                .unwrap();
                             sum.stats(&stats);
                         }
                     }

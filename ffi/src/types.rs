@@ -349,7 +349,8 @@ pub struct ice_mask {
     pub reserved: [u32; 8],
 }
 
-/// Options of attention. Fill with ice_attention_options_init: all defaults mean softmax(Q K^T / sqrt(dim_k)) V.
+/// Options of attention. Fill with ice_attention_options_init: all defaults mean softmax(Q K^T / sqrt(dim_k)) V in ICE_MODE_AUTO,
+/// which is exact below 2,048 keys and near that, by `tolerance`, where it pays; for every key set ICE_MODE_EXACT.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ice_attention_options {

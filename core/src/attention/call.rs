@@ -168,6 +168,7 @@ pub fn attention(problem: &Problem<'_>, work: &Memory) -> Result<AttentionStats>
 ///
 /// # Errors
 /// As [`attention`].
+#[cfg(feature = "internals")]
 pub fn attention_watched(problem: &Problem<'_>, watch: clustered::Watch<'_>, work: &Memory) -> Result<AttentionStats> {
     let checked = problem.check()?;
     match checked.mode {

@@ -23,6 +23,20 @@ const MANY: usize = usize::MAX;
 ///
 /// Thread class: exclusive to one call at a time. Allocation class: creation only. Memory: `capacity x (dim + dim_v)`
 /// numbers for keys and values in the order that attention takes them, a quarter of that for the tree, and about 3 MiB.
+///
+/// ```
+/// # #[cfg(all(feature = "std", feature = "full"))] {
+/// use iceformer_core::attention::AttentionRoom;
+/// use iceformer_core::dci::{Index, IndexOptions};
+/// use iceformer_core::mem::Plan;
+///
+/// let index = Index::new(&IndexOptions { capacity: 1000, ..IndexOptions::new(64) })?;
+/// let mut plan = Plan::new();
+/// AttentionRoom::plan(&index, 64, &mut plan);
+/// assert!(plan.finish()?.bytes > 1000 * 2 * 64 * 4);
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 pub struct AttentionRoom {
     slots: usize,
     dim: usize,

@@ -11,7 +11,11 @@ mod call;
 mod certificate;
 mod choice;
 mod clock;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
 pub mod clustered;
+#[cfg(not(feature = "internals"))]
+mod clustered;
 mod dense;
 mod head_topk;
 mod index_room;
@@ -31,17 +35,24 @@ mod softmax;
 mod stats;
 
 pub use cache::HeadCache;
-pub use call::{attention, attention_watched, required};
-pub use dense::exact;
+pub use call::{attention, required};
 pub use index_room::AttentionRoom;
-pub use mask::{Mask, Masking, Visible};
+pub use mask::Mask;
 pub use measured::Measured;
 pub use mode::Mode;
 pub use options::{AttentionOptions, top_k_for};
-pub use over_index::{index_attention, index_attention_watched};
+pub use over_index::{IndexProblem, index_attention};
 pub use probe::{sparsity, sparsity_required};
 pub use problem::Problem;
-pub use session::Session;
+pub use session::{Attend, Session};
 pub use session_options::SessionOptions;
 pub use softmax::merge;
 pub use stats::{AttentionStats, Reason};
+
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub use self::{
+    call::attention_watched, dense::exact, mask::Masking, mask::Visible, over_index::index_attention_watched,
+};
+#[cfg(not(feature = "internals"))]
+pub(crate) use mask::{Masking, Visible};

@@ -5,8 +5,22 @@ use crate::error::{Error, Result, Status};
 use crate::features::{self, ACCELERATED, CERTIFICATES, PANELS, SHARED_QK, TOP_K};
 use crate::simd::Isa;
 
-/// Options of an attention call or session. `Default` is softmax(QK^T / sqrt(d)) V in [`Mode::Auto`].
-#[derive(Clone, Copy, Debug)]
+/// Options of an attention call or session. In each field 0 means its default.
+///
+/// The default is [`Mode::Auto`]: softmax(QK^T / sqrt(dim_k)) V, exact below 2,048 keys and where nothing else pays, else within a
+/// relative error of about `tolerance`, which [`AttentionStats::measured`](super::AttentionStats::measured) reports. Ask
+/// for [`Mode::Exact`] where every key has to count.
+///
+/// ```
+/// use iceformer_core::attention::{AttentionOptions, Mode};
+///
+/// let default = AttentionOptions::default();
+/// assert_eq!((default.mode, default.resolve(64, 8192)?.tolerance), (Mode::Auto, 0.05));
+/// let exact = AttentionOptions { mode: Mode::Exact, window: 1024, ..AttentionOptions::default() };
+/// assert_eq!(exact.resolve(64, 8192)?.scale, 0.125);
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
 pub struct AttentionOptions {
     /// Mode.
     pub mode: Mode,
@@ -54,33 +68,6 @@ pub struct AttentionOptions {
     pub trusted: bool,
     /// Instruction set; `None` = the best of this machine.
     pub isa: Option<Isa>,
-}
-
-impl Default for AttentionOptions {
-    fn default() -> Self {
-        AttentionOptions {
-            mode: Mode::Auto,
-            tolerance: 0.0,
-            top_k: 0,
-            scale: 0.0,
-            softcap: 0.0,
-            window: 0,
-            sinks: 0,
-            num_threads: 0,
-            seed: 0,
-            levels: 0,
-            num_simple: 0,
-            num_composite: 0,
-            field_of_view: 0,
-            retrieve_fraction: 0.0,
-            shared_qk: false,
-            fixed_scores: false,
-            certificate: false,
-            verified: false,
-            trusted: false,
-            isa: None,
-        }
-    }
 }
 
 impl AttentionOptions {

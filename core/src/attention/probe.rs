@@ -24,6 +24,21 @@ pub fn sparsity_required(problem: &Problem<'_>) -> Result<Layout> {
 ///
 /// # Errors
 /// As [`attention`](super::attention); `Argument` for k = 0; `Buffer` unless `mass` has `batch x heads_q` places.
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// use iceformer_core::attention::{Problem, sparsity};
+/// use iceformer_core::mem::{Memory, Tensor, TensorMut};
+///
+/// let (x, mut out, mut mass) = ([0.5; 10 * 4], [0.0; 10 * 4], [0.0]);
+/// let t = Tensor::new(&x, [1, 1, 10, 4])?;
+/// let problem = Problem::new(t, t, t, TensorMut::new(&mut out, [1, 1, 10, 4])?);
+/// sparsity(&problem, 2, 0, &mut mass, &Memory::system(0)?)?;
+/// // Ten keys alike: two have a fifth.
+/// assert!((mass[0] - 0.2).abs() < 1e-6);
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 pub fn sparsity(problem: &Problem<'_>, k: usize, sample_rows: usize, mass: &mut [f32], work: &Memory) -> Result<()> {
     let checked = problem.check()?;
     if k == 0 {

@@ -19,6 +19,26 @@ use crate::simd::Isa;
 ///
 /// Thread class: `&self` calls may run at once, each with its own [`Scratch`](super::Scratch). Allocation class: queries
 /// never; inserts only when they exceed [`capacity`](Index::capacity).
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// use iceformer_core::dci::{Index, IndexOptions, Neighbor, QueryOptions, Scratch};
+/// use iceformer_core::mem::{Memory, Rows};
+///
+/// let mut index = Index::new(&IndexOptions::new(2))?;
+/// index.insert(Rows::new(&[1.0, 0.0, 0.0, 1.0, 2.0, 1.0], 2)?, None)?; // ids 0, 1, 2
+/// index.remove(&[1])?;
+/// let mut scratch = Scratch::new_in(&index, &Memory::system(0)?)?;
+/// let mut found = [Neighbor::default(); 2];
+/// index.query(&mut scratch, Rows::new(&[1.0, 1.0], 2)?, &QueryOptions::new(2), &mut found, None)?;
+/// assert_eq!(found, [Neighbor { id: 2, score: 3.0 }, Neighbor { id: 0, score: 1.0 }]);
+///
+/// let mut bytes = vec![0; index.save_len()];
+/// index.save(&mut bytes)?;
+/// assert!(Index::load(&bytes, &Memory::system(0)?)?.contains(2));
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 pub struct Index {
     pub(super) options: IndexOptions,
     pub(super) isa: Isa,
@@ -261,11 +281,13 @@ impl Index {
     }
 
     /// The directions.
+    #[cfg(feature = "internals")]
     pub fn projector(&self) -> &Projector {
         &self.projector
     }
 
     /// The lift as it stands (bound 0 with the L2 metric or before the first key).
+    #[cfg(feature = "internals")]
     pub fn lift(&self) -> &Lift {
         &self.lift
     }

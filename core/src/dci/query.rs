@@ -407,6 +407,7 @@ impl Index {
     /// # Errors
     /// As [`query`](Index::query); `Unsupported` with more than one level; `Argument` for an unknown composite or an
     /// automatic engine; `Buffer` when `out` is too small.
+    #[cfg(feature = "internals")]
     pub fn candidates(
         &self,
         scratch: &mut Scratch,

@@ -24,6 +24,21 @@ pub(super) struct Entry {
 /// Query state of one thread, sized for one index at its capacity when this was made. Queries allocate nothing.
 ///
 /// Thread class: exclusive to one call at a time. Memory: O(capacity x num_simple).
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// use iceformer_core::dci::{Index, IndexOptions, Scratch};
+/// use iceformer_core::mem::{Memory, Plan};
+///
+/// let index = Index::new(&IndexOptions { capacity: 100, ..IndexOptions::new(8) })?;
+/// let mut plan = Plan::new();
+/// Memory::plan(&mut plan);
+/// Scratch::plan(&index, &mut plan);
+/// // One for each thread that asks.
+/// assert!(Scratch::new_in(&index, &Memory::system(plan.finish()?.bytes)?).is_ok());
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 pub struct Scratch {
     pub(super) slots: usize,
     pub(super) lists: usize,

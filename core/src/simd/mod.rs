@@ -38,6 +38,13 @@ use crate::error::{Error, Result, Status};
 use crate::features::PANELS;
 
 /// Instruction sets, from least to most capable per architecture.
+///
+/// ```
+/// use iceformer_core::simd::Isa;
+///
+/// assert!(Isa::best().available() && Isa::Scalar.available());
+/// println!("{}", Isa::best().name());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Isa {
     /// Plain Rust, one lane.
@@ -208,7 +215,11 @@ impl Isa {
             _ => run_scalar(task),
         }
     }
+}
 
+/// Kernels: not for users.
+#[doc(hidden)]
+impl Isa {
     /// Inner product.
     ///
     /// # Panics
