@@ -2,7 +2,7 @@
 
 use super::lists::Entry;
 use crate::features::CELLS;
-use crate::mem::{Buf, Maker, Plan};
+use crate::mem::{Buf, Maker};
 use crate::simd::Isa;
 use crate::simd::codes::{Pack, SIEVE};
 use crate::simd::tile::{KEYS, PANEL};
@@ -50,15 +50,6 @@ impl ChunkShape {
             product: (rows.max(SIEVE) + KEYS) * PANEL,
             entries: (slots + 2 * STEP).max(slots.saturating_mul(16).min(1 << 19)),
         }
-    }
-
-    pub fn plan(&self, plan: &mut Plan) {
-        Buf::<f32>::plan(plan, self.chunk * self.dim);
-        Buf::<f32>::plan(plan, self.chunk * self.dim);
-        Buf::<f32>::plan(plan, self.product);
-        Buf::<Entry>::plan(plan, self.entries);
-        Buf::<u32>::plan(plan, self.chunk);
-        Buf::<f32>::plan(plan, self.chunk);
     }
 
     pub fn make(&self, m: &mut Maker<'_>) -> Chunk {

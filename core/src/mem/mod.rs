@@ -6,6 +6,7 @@
 
 mod buf;
 mod held;
+mod maker;
 mod objects;
 mod plan;
 mod rows;
@@ -16,8 +17,8 @@ mod tensor;
 pub use self::{buf::Buf, held::Held, held::f32s, objects::Objects};
 #[cfg(not(feature = "internals"))]
 pub(crate) use self::{buf::Buf, held::Held, held::f32s, objects::Objects};
-pub(crate) use buf::Maker;
 pub use half::{bf16, f16};
+pub(crate) use maker::Maker;
 pub use plan::{Layout, Plan};
 pub use rows::{Dtype, Element, Rows, RowsMut};
 pub use tensor::{Tensor, TensorMut};
@@ -251,6 +252,24 @@ impl Memory {
         // SAFETY: the block is large enough, aligned, and ours.
         unsafe { place.write(state) };
         Ok(Memory(place))
+    }
+
+    /// Calls `f` with a memory that has nothing: for what is counted and not made. No handle may outlive the call.
+    pub(crate) fn nowhere(f: impl FnOnce(&Memory)) {
+        let state = State {
+            source: Source::Region { base: NonNull::dangling(), len: 0 },
+            limit: 0,
+            used: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+            cursor: AtomicUsize::new(0),
+            // One more than there are: the last handle gives nothing back.
+            refs: AtomicUsize::new(2),
+        };
+        {
+            let memory = Memory(NonNull::from(&state));
+            f(&memory);
+        }
+        assert!(state.refs.load(Relaxed) == 1, "a handle outlives its memory");
     }
 
     fn state(&self) -> &State {

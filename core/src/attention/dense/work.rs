@@ -91,17 +91,12 @@ impl Sizes {
 
 /// Adds the work memory of one part to a plan: exactly what [`Work::new_in`] takes.
 pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, rows: usize) {
-    let sizes = Sizes::new(dim_k, dim_v, rows);
-    for n in sizes.lens() {
-        Buf::<f32>::plan(plan, n);
-    }
-    Buf::<Visible>::plan(plan, sizes.rows);
-    Buf::<Span>::plan(plan, sizes.rows);
+    plan.count(|m| Work::made(m, dim_k, dim_v, rows));
 }
 
 /// Adds what [`Work::with_fixed_scores`] takes to a plan.
 pub fn plan_fixed_scores(plan: &mut Plan, dim_k: usize, dim_v: usize) {
-    FixedWork::plan(plan, dim_k, ROW_BLOCK, Sizes::new(dim_k, dim_v, ROW_BLOCK).block);
+    plan.count(|m| FixedWork::made(m, dim_k, ROW_BLOCK, Sizes::new(dim_k, dim_v, ROW_BLOCK).block));
 }
 
 /// Work memory of one part: one per thread, used for any number of heads of the same dimensions.
@@ -131,11 +126,15 @@ impl Work {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, rows: usize) -> Result<Work> {
+        Maker::make(memory, |m| Work::made(m, dim_k, dim_v, rows))
+    }
+
+    /// The same as part of a larger object.
+    pub(crate) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize, rows: usize) -> Work {
         let sizes = Sizes::new(dim_k, dim_v, rows);
         let [q, k, v, scores, sums, state, row] = sizes.lens();
-        let mut m = Maker::new(memory);
         let tiles = sizes.has_tiles();
-        let work = Work {
+        Work {
             sizes,
             q: m.filled_if(tiles, q, 0.0),
             k: m.room(k),
@@ -147,8 +146,7 @@ impl Work {
             fixed: None,
             seen: m.filled(sizes.rows, Visible { sinks: 0, begin: 0, end: 0 }),
             spans: m.filled(sizes.rows, Span::default()),
-        };
-        m.finish().map(|()| work)
+        }
     }
 
     /// Makes calls of more than twelve rows multiply queries and keys in 16-bit fixed point.
@@ -157,7 +155,8 @@ impl Work {
     /// `NoMemory`, `Budget`.
     pub fn with_fixed_scores(mut self, memory: &Memory) -> Result<Work> {
         let sizes = self.sizes;
-        self.fixed = Some(Part::make(|| FixedWork::new_in(memory, sizes.dim_k, ROW_BLOCK, sizes.block))?);
+        let made = Maker::make(memory, |m| Part::of(|| FixedWork::made(m, sizes.dim_k, ROW_BLOCK, sizes.block)))?;
+        self.fixed = Some(made);
         Ok(self)
     }
 

@@ -27,7 +27,7 @@ use super::lists::Entry;
 use super::slots::NO_ID;
 use crate::error::Result;
 use crate::features::CELLS;
-use crate::mem::{Buf, Memory, Plan};
+use crate::mem::{Buf, Maker, Memory, Plan};
 use crate::simd::Isa;
 use crate::simd::codes::{BLOCK, SIEVE, round_key};
 use crate::simd::tile::{KEYS, PANEL};
@@ -233,8 +233,8 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    /// `fitting`: with room for sample queries.
-    pub fn plan(plan: &mut Plan, dim: usize, capacity: usize, fitting: bool) {
+    /// What [`made`](Cells::made) takes.
+    fn plan(plan: &mut Plan, dim: usize, capacity: usize, fitting: bool) {
         let s = Shape::new(dim, capacity);
         if fitting {
             Asked::plan(plan, &s);
@@ -249,7 +249,7 @@ impl Cells {
     }
 
     /// Without room for keys: [`prepare`](Cells::prepare) makes it.
-    pub fn new(memory: &Memory, dim: usize) -> Cells {
+    fn new(memory: &Memory, dim: usize) -> Cells {
         Cells {
             shape: Shape::new(dim, 0),
             active: false,
@@ -298,11 +298,18 @@ impl Cells {
     }
 
     /// Makes room for `capacity` keys, and for sample queries if directions will be fitted to them.
-    pub fn prepare(&mut self, dim: usize, capacity: usize, fitting: bool) -> Result<()> {
+    fn prepare(&mut self, dim: usize, capacity: usize, fitting: bool) -> Result<()> {
         if fitting {
             self.asked.reserve(&self.shape)?;
         }
         self.reserve(dim, capacity)
+    }
+
+    /// With room for `capacity` keys, and for sample queries if directions will be fitted to them.
+    pub fn made(m: &mut Maker<'_>, dim: usize, capacity: usize, fitting: bool) -> Cells {
+        let mut cells = Cells::new(m.memory(), dim);
+        m.other(|plan| Cells::plan(plan, dim, capacity, fitting), || cells.prepare(dim, capacity, fitting));
+        cells
     }
 
     /// Sample queries.

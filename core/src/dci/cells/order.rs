@@ -3,7 +3,7 @@
 use super::{BLOCK, Cells, NONE, RANK, Shape};
 use crate::error::reserved;
 use crate::math::image_of;
-use crate::mem::{Buf, Maker, Plan};
+use crate::mem::{Buf, Maker};
 use crate::simd::Isa;
 
 /// Rounds of two means that a cut's direction comes from.
@@ -17,10 +17,6 @@ pub(crate) struct Arranging {
 
 impl Arranging {
     /// For an index with room for `capacity` keys of `dim` elements in cells.
-    pub(in crate::dci) fn plan(plan: &mut Plan, dim: usize, capacity: usize) {
-        Buf::<u64>::plan(plan, Shape::new(dim, capacity).cells);
-    }
-
     pub(in crate::dci) fn made(m: &mut Maker<'_>, dim: usize, capacity: usize) -> Arranging {
         Arranging { cells: m.room(Shape::new(dim, capacity).cells) }
     }
