@@ -3,7 +3,7 @@
 //! Half the work of the product in f32 where [`Isa::dot16`](super::Isa::dot16) holds. Integers are as large as the sum over a row allows, so
 //! rounding errs by at most half a step of `largest / limit` per element.
 
-use super::tile::{KEYS, PANEL, Span};
+use super::tile::{KEYS, PANEL, Span, meeting};
 use super::vector::Simd;
 
 /// Largest magnitude of an integer for rows of `dim` elements: `dim * limit^2` stays inside i32.
@@ -75,17 +75,10 @@ pub(crate) fn scores<S: Simd>(
     while j < hi {
         let end = j + if S::WIDE { KEYS } else { KEYS / 2 };
         between(j, end.min(hi));
-        let (mut first, mut last) = (0, spans.len());
-        while first < last && (spans[first].end <= j || spans[first].begin >= end) {
-            first += 1;
-        }
-        while first < last && (spans[last - 1].end <= j || spans[last - 1].begin >= end) {
-            last -= 1;
-        }
+        let (mut first, last) = meeting(spans, j, end);
         while first < last {
             let lane = first * S::LANES;
-            let most = if S::WIDE { 3 } else { 2 };
-            let n = (last - first).min(most);
+            let n = (last - first).min(if S::WIDE { 3 } else { 2 });
             let out = &mut out[(j - lo) * PANEL + lane..];
             // SAFETY: rows j.. exist up to `hi` (later ones are clamped), the panel has `pairs` rows, `out` has room for a
             // whole tile, and lanes lane..lane + n * LANES are inside a panel.
