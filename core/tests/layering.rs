@@ -81,6 +81,7 @@ const FOLDERS: [(&str, &[&str]); 6] = [
     (
         "dci",
         &[
+            "tunables",
             "level",
             "slots",
             "lists",

@@ -5,6 +5,7 @@ use super::cells::{Found, Probing, Shape as CellShape};
 use super::chunk::{Chunk, ChunkShape};
 use super::level::room;
 use super::params::{Engine, IndexOptions, Neighbor, QueryOptions};
+use super::tunables::{MEASURED_NEIGHBOURS, MEASURED_QUERIES};
 use crate::error::{Error, Result, Status};
 use crate::features::{CELLS, Part};
 use crate::list::Cursor;
@@ -78,10 +79,6 @@ pub(super) struct Sample {
     pub codes: Buf<u32>,
 }
 
-/// Queries of a batch that are asked exactly to see what a recall takes, and most neighbours of each.
-pub(super) const ASKED: usize = 48;
-pub(super) const NEIGHBOURS: usize = 64;
-
 /// Sizes of a scratch.
 struct Shape {
     slots: usize,
@@ -110,7 +107,7 @@ impl Shape {
             entries: if o.engine.lists() { slots.saturating_mul(o.num_simple) } else { 0 },
             batch: ChunkShape::new(o.dim, slots, celled.product()),
             celled,
-            sample: if celled.rank > 0 { ASKED * NEIGHBOURS } else { 0 },
+            sample: if celled.rank > 0 { MEASURED_QUERIES * MEASURED_NEIGHBOURS } else { 0 },
         }
     }
 

@@ -16,10 +16,12 @@ mod fitted;
 mod order;
 mod search;
 
+pub(super) use super::tunables::LEAST_ASKED;
+use super::tunables::{CELL_KEYS, CELLS_FROM, GATHERED_BY, RANK, SAMPLED_KEYS, TAIL_KEYS};
 pub(super) use curve::Curve;
 use curve::MEASURED;
 pub(super) use effort::{Effort, Found};
-pub(super) use fitted::{Asked, LEAST_ASKED, Way};
+pub(super) use fitted::{Asked, Way};
 pub(crate) use order::Arranging;
 pub(super) use search::{Probing, Ranked};
 
@@ -32,14 +34,6 @@ use crate::simd::Isa;
 use crate::simd::codes::{BLOCK, SIEVE, round_key};
 use crate::simd::tile::{KEYS, PANEL};
 
-/// Fewer keys than this are searched exactly: there is nothing to gain.
-pub(super) const LEAST: usize = 512;
-/// Most coordinates of a code.
-const RANK: usize = 128;
-/// Coordinates that keys are gathered by.
-const NEAR: usize = 32;
-/// Keys that directions are fitted to, at most.
-const SAMPLE: usize = 2048;
 /// A slot or position that there is none of.
 const NONE: u32 = u32::MAX;
 
@@ -63,13 +57,13 @@ impl Keys<'_> {
 
 /// Cells for so many keys.
 fn cells_for(keys: usize) -> usize {
-    let size = (libm::sqrt(keys as f64) * 0.8).max(128.0);
+    let size = (libm::sqrt(keys as f64) * CELL_KEYS.0).max(CELL_KEYS.1);
     (keys as f64 / size) as usize + 1
 }
 
 /// Keys that the tail takes behind `keys` folded ones.
 fn tail_for(keys: usize) -> usize {
-    keys / 4 + 256
+    keys / TAIL_KEYS.0 + TAIL_KEYS.1
 }
 
 /// Sizes for an index with room for `capacity` keys of `dim` elements.
@@ -86,7 +80,7 @@ pub(super) struct Shape {
 
 impl Shape {
     pub fn new(dim: usize, capacity: usize) -> Shape {
-        if !CELLS || capacity < LEAST {
+        if !CELLS || capacity < CELLS_FROM {
             return Shape { dim, rank: 0, near: 0, cells: 0, sample: 0, positions: 0, capacity: 0 };
         }
         let rank = dim.min(RANK).next_multiple_of(4);
@@ -94,9 +88,9 @@ impl Shape {
         Shape {
             dim,
             rank,
-            near: rank.min(NEAR),
+            near: rank.min(GATHERED_BY),
             cells,
-            sample: capacity.min(SAMPLE.max(8 * cells)),
+            sample: capacity.min(SAMPLED_KEYS.max(8 * cells)),
             // Every cell, and the tail, may end in a block that is not full.
             positions: (capacity.div_ceil(BLOCK) + cells + tail_for(capacity).div_ceil(BLOCK) + 2) * BLOCK,
             capacity,
@@ -109,7 +103,7 @@ impl Shape {
     }
 
     fn fitted(&self) -> usize {
-        self.sample.min(SAMPLE)
+        self.sample.min(SAMPLED_KEYS)
     }
 
     fn panel(&self) -> usize {
@@ -411,7 +405,7 @@ impl Cells {
 
     /// Takes the keys of `slots` that were just stored, `live` keys in all.
     pub fn insert(&mut self, keys: Keys<'_>, live: usize, slots: impl ExactSizeIterator<Item = u32>) {
-        if !CELLS || self.shape.rank == 0 || live < LEAST {
+        if !CELLS || self.shape.rank == 0 || live < CELLS_FROM {
             return;
         }
         if !self.active || self.tail + slots.len() > tail_for(self.folded) {
@@ -436,7 +430,7 @@ impl Cells {
 
     /// After removals: gathers what is left once most has gone.
     pub fn settle(&mut self, keys: Keys<'_>, live: usize) {
-        if self.active() && live < LEAST {
+        if self.active() && live < CELLS_FROM {
             self.clear();
         } else if self.active() && self.dead > live + 256 {
             self.fold(keys);

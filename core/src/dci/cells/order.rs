@@ -1,13 +1,11 @@
 //! Keys in an order in which neighbours are alike: cell by cell, cells by their means. What attention forms its tree from.
 
 use super::{BLOCK, Cells, NONE, RANK, Shape};
+use crate::dci::tunables::ORDER_ROUNDS;
 use crate::error::reserved;
 use crate::math::image_of;
 use crate::mem::{Buf, Maker};
 use crate::simd::Isa;
-
-/// Rounds of two means that a cut's direction comes from.
-const ROUNDS: usize = 2;
 
 /// Room for ordering the cells of an index.
 pub(crate) struct Arranging {
@@ -73,7 +71,7 @@ impl Cells {
         let direction = &mut direction[..rank];
         direction.copy_from_slice(mean_of(far));
         isa.axpy(-1.0, mean, direction);
-        for _ in 0..ROUNDS {
+        for _ in 0..ORDER_ROUNDS {
             let cut = isa.dot(direction, mean);
             let (mut sum, mut upper) = ([0.0; RANK], 0);
             for &c in cells.iter().filter(|&&c| isa.dot(direction, mean_of(c)) > cut) {
