@@ -4,9 +4,9 @@
 //! index knows is the upper part of the tree that accelerated attention walks, whose nodes are cut from that order. Rows
 //! that see different keys get them in the order of ids, so that what a row sees is a range.
 
-use super::choice::{DENSE_BELOW, FINEST, MOST_KEYS, ROWS_BELOW};
 use super::clustered::{Control, Heads, Scored, Tree, Watch, Work};
 use super::dense::exact::{self, Head};
+use super::tunables::{DENSE_BELOW, FINEST, MOST_KEYS, ROWS_BELOW};
 use super::{AttentionOptions, AttentionStats, Mask, Masking, Mode, Reason, clock};
 use crate::dci::{Arranging, Index};
 use crate::error::{Error, Result, Status, reserved};

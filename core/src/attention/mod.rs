@@ -1,6 +1,6 @@
 //! Attention over raw slices: exact, accelerated and top-k, as one call, over an index of the caller, or over a session.
 //!
-//! `mode`, `options`, `mask`, `choice`, `problem` what is asked, `stats`, `measured` what is told; `dense` every key;
+//! `mode`, `options`, `mask`, `tunables`, `problem` what is asked, `stats`, `measured` what is told; `dense` every key;
 //! `clustered` cells of keys, opened where they matter and estimated elsewhere; `retrieve` the keys an index finds, used
 //! by `head_topk` (one call) and `over_index`; `index_room` many rows over an index; `certificate` what rows are known to be off by;
 //! `softmax` merging; `parts` threads; `call` the one-call form; `session_options`, `cache`,
@@ -9,7 +9,6 @@
 mod cache;
 mod call;
 mod certificate;
-mod choice;
 mod clock;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
@@ -33,6 +32,7 @@ mod session_options;
 mod session_save;
 mod softmax;
 mod stats;
+mod tunables;
 
 pub use cache::HeadCache;
 pub use call::{attention, required};

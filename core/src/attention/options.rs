@@ -1,6 +1,7 @@
 //! What a caller asks for: mode, softmax shape, limits, knobs of the search.
 
 use super::mode::Mode;
+use super::tunables;
 use crate::error::{Error, Result, Status};
 use crate::features::{self, ACCELERATED, CERTIFICATES, PANELS, SHARED_QK, TOP_K};
 use crate::simd::Isa;
@@ -127,19 +128,19 @@ impl AttentionOptions {
             self.mode = Mode::Exact;
         }
         let or = |x: usize, d: usize| if x == 0 { d } else { x };
-        self.levels = or(self.levels, 3);
-        self.num_simple = or(self.num_simple, 4);
-        self.num_composite = or(self.num_composite, 2);
-        self.field_of_view = or(self.field_of_view, 30);
+        self.levels = or(self.levels, tunables::LEVELS);
+        self.num_simple = or(self.num_simple, tunables::NUM_SIMPLE);
+        self.num_composite = or(self.num_composite, tunables::NUM_COMPOSITE);
+        self.field_of_view = or(self.field_of_view, tunables::FIELD_OF_VIEW);
         self.num_threads = or(self.num_threads, 1);
         if TOP_K {
-            self.top_k = or(self.top_k, top_k_for(rows_kv, 0.005));
+            self.top_k = or(self.top_k, top_k_for(rows_kv, tunables::TOP_K_SHARE));
         }
         if self.tolerance == 0.0 {
-            self.tolerance = 0.05;
+            self.tolerance = tunables::TOLERANCE;
         }
         if self.retrieve_fraction == 0.0 {
-            self.retrieve_fraction = 0.8;
+            self.retrieve_fraction = tunables::RETRIEVE_FRACTION;
         }
         if self.scale == 0.0 {
             self.scale = 1.0 / libm::sqrtf(dim_k as f32);
@@ -152,5 +153,6 @@ impl AttentionOptions {
 pub fn top_k_for(n: usize, alpha: f32) -> usize {
     // In f32, where n x 0.005 rounds back to the number that was meant. NaN compares false and gives the lower end.
     let share = libm::floorf(n as f32 * alpha);
-    if share > 30.0 { share.min(50.0) as usize } else { 30 }
+    let [least, most] = tunables::TOP_K_BOUNDS;
+    if share > least { share.min(most) as usize } else { least as usize }
 }

@@ -1,6 +1,7 @@
 //! How sparse is a head: the softmax mass on its heaviest keys, from a few rows. Tells which layers to accelerate.
 
 use super::problem::{Checked, Problem};
+use super::tunables::SPARSITY_ROWS;
 use crate::error::{Error, Result, Status};
 use crate::mem::{Buf, Layout, Memory, Plan};
 use crate::project::Lift;
@@ -51,7 +52,7 @@ pub fn sparsity(problem: &Problem<'_>, k: usize, sample_rows: usize, mass: &mut 
     let mut q = Buf::filled(work, checked.dim_k, 0.0)?;
     let mut key = Buf::filled(work, checked.dim_k, 0.0)?;
     let mut logits = Buf::with_capacity(work, checked.rows_kv)?;
-    let samples = if sample_rows == 0 { 64 } else { sample_rows }.min(checked.rows_q);
+    let samples = if sample_rows == 0 { SPARSITY_ROWS } else { sample_rows }.min(checked.rows_q);
     for (unit, mass) in mass.iter_mut().enumerate() {
         let (batch, head) = (unit / checked.heads_q, unit % checked.heads_q);
         let (mut sum, mut rows) = (0.0f64, 0u32);

@@ -1,11 +1,11 @@
 //! One attention problem over four-dimensional tensors: its description and checks.
 
 use super::certificate::Certificate;
-use super::choice::{DENSE_BELOW, FINEST, MOST_KEYS, ROWS_BELOW};
 use super::mask::{Mask, Masking};
 use super::mode::Mode;
 use super::options::AttentionOptions;
 use super::stats::Reason;
+use super::tunables::{DENSE_BELOW, FINEST, MOST_KEYS, ROWS_BELOW};
 use crate::error::{Error, Result, Status};
 use crate::features::{ACCELERATED, TOP_K};
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};

@@ -2,15 +2,15 @@
 
 use super::cache::HeadCache;
 use super::certificate::Certificate;
-use super::choice::{DECODE_BELOW, FINEST};
 use super::clustered::{self, FewWork, Heads, SEGMENT, Watch, Work as ClusteredWork};
-use super::dense::heads::{Dense, PIECE, most_pieces};
-use super::dense::{FEW, exact};
+use super::dense::heads::{Dense, most_pieces};
+use super::dense::{FEW, PIECE, exact};
 use super::head_topk::index_options;
 use super::problem::{check_finite, check_norms, check_range};
 use super::retrieve::{Retrieval, query_options};
 use super::session_options::SessionOptions;
 use super::stats::{AttentionStats, Reason};
+use super::tunables::{DECODE_BELOW, FINEST, TOP_K_SHARE};
 use super::{Mask, Masking, Mode, clock};
 use crate::dci::Scratch;
 use crate::error::{Error, Result, Status};
@@ -293,7 +293,7 @@ impl Session {
 
     fn top_k(&self) -> usize {
         match self.options.attention.top_k {
-            0 => super::top_k_for(self.len, 0.005),
+            0 => super::top_k_for(self.len, TOP_K_SHARE),
             k => k,
         }
     }

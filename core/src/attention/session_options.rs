@@ -1,9 +1,9 @@
 //! What a caller asks of a session.
 
-use super::choice::DENSE_BELOW;
 use super::clustered::SEGMENT;
 use super::mode::Mode;
 use super::options::AttentionOptions;
+use super::tunables::DENSE_BELOW;
 use crate::error::{Error, Result, Status};
 use crate::features::{self, ACCELERATED, HALF, TOP_K};
 use crate::mem::Dtype;

@@ -3,6 +3,7 @@
 //! Half the work of the product in f32 where [`Isa::dot16`](super::Isa::dot16) holds. Integers are as large as the sum over a row allows, so
 //! rounding errs by at most half a step of `largest / limit` per element.
 
+use super::math::nearest;
 use super::tile::{KEYS, PANEL, Span, meeting};
 use super::vector::Simd;
 
@@ -30,11 +31,9 @@ pub(crate) fn round_row(x: &[f32], limit: i32, out: &mut [i16]) -> f32 {
         out.fill(0);
         return 0.0;
     }
-    // Adding 1.5 x 2^23 leaves the nearest integer in the low bits of a number below 2^22.
-    const MAGIC: f32 = 12_582_912.0;
     let (whole, rest) = out.split_at_mut(x.len());
     for (o, &x) in whole.iter_mut().zip(x) {
-        *o = ((x * factor + MAGIC).to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32) as i16;
+        *o = nearest(x * factor) as i16;
     }
     rest.fill(0);
     largest / limit as f32

@@ -13,11 +13,13 @@ mod clustered_tests;
 pub(crate) mod codes;
 #[cfg(test)]
 mod codes_tests;
+pub(crate) mod decode;
 mod detect;
 mod element;
-pub(crate) mod few;
+/// By the name that accelerated attention knows it by.
+pub(crate) use decode as few;
 #[cfg(all(test, feature = "full"))]
-mod few_tests;
+mod decode_tests;
 pub(crate) mod fixed;
 pub(crate) mod gather;
 mod kernels;

@@ -3,9 +3,9 @@
 use super::super::certificate::Certificate;
 use super::super::mask::Masking;
 use super::super::stats::AttentionStats;
-use super::exact::{self, Head, ROW_BLOCK, Work};
-use super::few;
-use super::work::{FEW, MOST};
+use super::decode;
+use super::exact::{self, Head, Work};
+use super::tunables::{BLOCKS_A_PART, FEW, MOST, PIECE, ROW_BLOCK};
 use crate::features::{CERTIFICATES, SHARED_QK};
 use crate::mem::{Rows, Tensor, TensorMut};
 use crate::simd::Isa;
@@ -25,9 +25,6 @@ pub(crate) struct Dense<'a, F> {
     pub(crate) isa: Isa,
 }
 
-/// Rows of the smallest pieces that a head is cut into.
-pub(crate) const PIECE: usize = ROW_BLOCK / 2;
-
 /// The most pieces that rows of this shape (of the queries) are worth cutting into: [`PIECE`] rows of a head each.
 pub(crate) fn most_pieces(shape: [usize; 4]) -> usize {
     let [batch, heads, rows, _] = shape;
@@ -36,7 +33,7 @@ pub(crate) fn most_pieces(shape: [usize; 4]) -> usize {
 
 /// Rows of a piece: a row block, or a smaller piece where parts would get too few of them to end at about the same time.
 fn piece_rows(heads: usize, rows: usize, nth: usize) -> usize {
-    let few = nth > 1 && heads * rows.div_ceil(ROW_BLOCK) < 8 * nth;
+    let few = nth > 1 && heads * rows.div_ceil(ROW_BLOCK) < BLOCKS_A_PART * nth;
     if few { PIECE } else { ROW_BLOCK }
 }
 
@@ -97,7 +94,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
             let (kv, part) = (piece / pieces, piece % pieces);
             let (begin, end) = (group * part / pieces, group * (part + 1) / pieces);
             let head = self.head(kv / self.heads_kv, kv % self.heads_kv * group + begin);
-            let pairs = few::attend_group(self.isa, &head, end - begin, &self.q, self.out, self.lse, work);
+            let pairs = decode::attend_group(self.isa, &head, end - begin, &self.q, self.out, self.lse, work);
             stats.add_exact(pairs);
             if CERTIFICATES && let Some(certificate) = &self.certificate {
                 for h in 0..end - begin {

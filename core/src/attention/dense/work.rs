@@ -4,27 +4,13 @@ use super::super::mask::Visible;
 use super::fixed::FixedWork;
 use super::head::{Head, Queries};
 use super::panel::{SELF, factor};
+use super::tunables::{BLOCK_ELEMENTS, BLOCK_KEYS, FEW, FEW_BLOCK, MOST, ROW_BLOCK};
 use crate::error::Result;
 use crate::features::{PANELS, Part, SHARED_QK};
 use crate::mem::{Buf, Maker, Memory, Plan};
 use crate::simd::bias::add_bias;
 use crate::simd::tile::{KEYS, PANEL, Span};
 use crate::simd::{self, Simd};
-
-/// Query rows worth handing to one [`attend`](super::exact::attend) call: what keys and values in the second-level cache are reused for. Cut
-/// problems at multiples of it.
-pub const ROW_BLOCK: usize = 8 * PANEL;
-
-/// Up to so many rows of a head are attended by `few.rs`: memory traffic decides then, and tiles, whose lanes are rows, would be
-/// mostly empty. They are as fast from 12 to 16 rows on where keys are f16 and shared by heads, or f32 and beyond the second-level
-/// cache of one that is alone; later for others.
-pub(crate) const FEW: usize = 12;
-
-/// Rows of all heads of a group.
-pub(crate) const MOST: usize = 32;
-
-/// Keys of a block of few rows. Larger ones measure no better; smaller ones load and store the sums too often.
-const FEW_BLOCK: usize = 128;
 
 /// Vectors start at multiples of this in a block of scores, whatever the instruction set.
 pub(crate) const ALIGN: usize = 16;
@@ -56,8 +42,8 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     pub(crate) fn new(dim_k: usize, dim_v: usize, rows: usize) -> Sizes {
-        // Keys and values of a block take 256 KiB where the dimensions allow it.
-        let block = (65536 / (dim_k + dim_v).max(1)).clamp(32, 512) & !(KEYS - 1);
+        let [least, most] = BLOCK_KEYS;
+        let block = (BLOCK_ELEMENTS / (dim_k + dim_v).max(1)).clamp(least, most) & !(KEYS - 1);
         // Rows a multiple of a page apart would fall on the same few cache lines.
         let pad = |n: usize| if n.is_multiple_of(1024) { n + 16 } else { n };
         // Whole panels of a row block, so that a short call neither takes nor touches what a long one needs.
