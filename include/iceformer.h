@@ -48,8 +48,8 @@
 /// mode and ice_index_attention answer ICE_ERR_UNSUPPORTED.
 #define ICE_ATTENTION_CERTIFICATE 1
 
-/// Attention flag: as ICE_ATTENTION_CERTIFICATE. All rows are attended exactly; what is left is rounding, also where that alone
-/// is more than the tolerance.
+/// Attention flag: the same as ICE_ATTENTION_CERTIFICATE; kept for programs that name it. What accelerated attention errs by is
+/// measured in every call without it (measured_error in the statistics).
 #define ICE_ATTENTION_VERIFIED 2
 
 /// Attention flag: keys are the queries scaled to unit norm; a row does not see itself unless it sees nothing else.

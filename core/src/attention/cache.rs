@@ -1,6 +1,6 @@
 //! Keys and values of one KV head, in token order, with their index in top-k mode and their cells in accelerated mode.
 
-use super::certificate::length;
+use super::certificates::length;
 use super::clustered::Clusters;
 use super::head_topk::index_options;
 use super::session_options::SessionOptions;

@@ -2,13 +2,13 @@
 //!
 //! `mode`, `options`, `mask`, `tunables`, `problem` what is asked, `stats`, `measured` what is told; `dense` every key;
 //! `clustered` cells of keys, opened where they matter and estimated elsewhere; `retrieve` the keys an index finds, used
-//! by `head_topk` (one call) and `over_index`; `index_room` many rows over an index; `certificate` what rows are known to be off by;
+//! by `head_topk` (one call) and `over_index`; `index_room` many rows over an index; `certificates` what rounding can do to rows;
 //! `softmax` merging; `parts` threads; `call` the one-call form; `session_options`, `cache`,
 //! `session`, `session_save` keys and values that stay; `probe` how sparse a head is.
 
 mod cache;
 mod call;
-mod certificate;
+mod certificates;
 mod clock;
 #[cfg(feature = "internals")]
 #[doc(hidden)]

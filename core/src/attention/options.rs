@@ -63,7 +63,8 @@ pub struct AttentionOptions {
     /// [`Problem::bounds`](super::Problem::bounds). Attention is exact then; what is bounded is rounding. Not in top-k mode.
     /// Scores stay f32 whatever `fixed_scores` says.
     pub certificate: bool,
-    /// As `certificate`: all rows are attended exactly, and what is left is rounding.
+    /// The same as `certificate`; kept for programs that name it. What accelerated attention errs by is in
+    /// [`AttentionStats::measured`](super::AttentionStats::measured) without it.
     pub verified: bool,
     /// Inputs are known to be finite: skip the check.
     pub trusted: bool,

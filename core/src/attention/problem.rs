@@ -1,6 +1,5 @@
 //! One attention problem over four-dimensional tensors: its description and checks.
 
-use super::certificate::Certificate;
 use super::mask::{Mask, Masking};
 use super::mode::Mode;
 use super::options::AttentionOptions;
@@ -95,16 +94,6 @@ pub(super) struct Checked<'a> {
     pub mode: Mode,
     pub reason: Reason,
     pub masking: Masking<'a>,
-}
-
-impl<'a> Checked<'a> {
-    /// How rows are certified, for the lengths of the longest key and value.
-    pub(super) fn certificate<'b>(&'b self, problem: &'b Problem<'_>, longest: [f32; 2]) -> Certificate<'b> {
-        let AttentionOptions { scale, softcap, tolerance, .. } = self.options;
-        let bounds = problem.bounds.as_ref();
-        let numbers = [scale, softcap, tolerance];
-        Certificate::new(bounds, &self.masking, longest, self.rows_kv, numbers, problem.out.dtype())
-    }
 }
 
 fn shape(field: &'static str, reason: &'static str, need: usize, have: usize) -> Result<()> {

@@ -1,7 +1,7 @@
 //! A session: the KV cache of one layer with its index or cells, for decoders that append tokens and attend with the newest.
 
 use super::cache::HeadCache;
-use super::certificate::Certificate;
+use super::certificates;
 use super::clustered::{self, FewWork, Heads, SEGMENT, Watch, Work as ClusteredWork};
 use super::dense::heads::{Dense, most_pieces};
 use super::dense::{FEW, PIECE, exact};
@@ -14,7 +14,7 @@ use super::tunables::{DECODE_BELOW, FINEST, TOP_K_SHARE};
 use super::{Mask, Masking, Mode, clock};
 use crate::dci::Scratch;
 use crate::error::{Error, Result, Status};
-use crate::features::{ACCELERATED, CERTIFICATES, TOP_K};
+use crate::features::{ACCELERATED, TOP_K};
 use crate::mem::{Dtype, Memory, MemoryReport, Objects, Plan, Tensor, TensorMut};
 
 /// KV cache with its index or cells. Tokens are appended by KV head and published by [`commit`](Session::commit); rows attend to
@@ -421,6 +421,8 @@ impl Session {
                 self.retrieve(&q, &masking, out, lse, &mut scratch, piece, &mut stats);
             }
         } else {
+            let longest = self.heads.iter().map(HeadCache::longest);
+            let certificate = certificates::of_session(a, &masking, longest, self.len, out);
             let dense = Dense {
                 q,
                 kv: |_, head: usize| (self.heads[head].keys(), self.heads[head].values()),
@@ -428,13 +430,16 @@ impl Session {
                 out,
                 lse,
                 masking: &masking,
-                certificate: self.certificate(&masking, out),
                 scale: a.scale,
                 softcap: a.softcap,
                 shared_qk: false,
                 isa: o.isa(),
             };
-            dense.run(&mut exact_work, ith, nth, &mut stats);
+            dense.run(&mut exact_work, ith, nth, &mut stats, |head, begin, n, stats| {
+                if let Some(certificate) = &certificate {
+                    certificate.exact(&q, out, head, begin, n, stats);
+                }
+            });
             stats.score_error = exact_work.score_error() * a.scale;
         }
         stats.attend_seconds = clock::since(start);
@@ -483,16 +488,6 @@ impl Session {
                 lse[i] = row_lse;
             }
         }
-    }
-
-    /// How rows are certified, if that was asked for.
-    fn certificate<'a>(&self, masking: &'a Masking<'a>, out: &TensorMut<'_>) -> Option<Certificate<'a>> {
-        let a = &self.options.attention;
-        let longest =
-            self.heads.iter().map(HeadCache::longest).fold([0.0f32; 2], |a, b| [a[0].max(b[0]), a[1].max(b[1])]);
-        let numbers = [a.scale, a.softcap, a.tolerance];
-        (CERTIFICATES && a.certificate)
-            .then(|| Certificate::new(None, masking, longest, self.len, numbers, out.dtype()))
     }
 
     /// One part in accelerated mode.
