@@ -59,6 +59,13 @@ impl<'a> Maker<'a> {
         if now { self.filled(n, value) } else { self.room(n) }
     }
 
+    /// Makes an array at least so long, new elements being `value`.
+    #[inline(never)]
+    pub(crate) fn grown<T: Copy>(&mut self, b: &mut Buf<T>, n: usize, value: T) {
+        let make = || b.reserve(n).and_then(|()| b.resize(n.max(b.len()), value));
+        self.other(|plan| Buf::<T>::plan(plan, n), make);
+    }
+
     /// What is counted and made by other means than arrays.
     pub(crate) fn other(&mut self, count: impl FnOnce(&mut Plan), make: impl FnOnce() -> Result<()>) {
         match &mut self.plan {

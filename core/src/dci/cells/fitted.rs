@@ -7,8 +7,7 @@ use super::{Cells, Keys, PANEL, RANK, Shape};
 use crate::dci::tunables::{
     BASIS_STEP, FITTED_COVER, FITTED_QUERIES, FITTED_ROUNDS, HELD_QUERIES, NO_SPREAD, STALE_TIMES, TRIAL_KEYS,
 };
-use crate::error::Result;
-use crate::mem::{Buf, Memory, Plan, Rows};
+use crate::mem::{Buf, Maker, Memory, Rows};
 use crate::simd::Isa;
 use crate::simd::codes::Pack;
 
@@ -41,14 +40,6 @@ impl Asked {
     /// Most queries that are kept.
     pub const MOST: usize = FITTED_QUERIES + HELD_QUERIES;
 
-    fn sizes(shape: &Shape) -> [usize; 3] {
-        [(Self::MOST + 1) * shape.dim, shape.rank * shape.dim, shape.rank]
-    }
-
-    pub fn plan(plan: &mut Plan, shape: &Shape) {
-        Self::sizes(shape).into_iter().for_each(|n| Buf::<f32>::plan(plan, n));
-    }
-
     pub fn new(memory: &Memory) -> Asked {
         Asked {
             rows: Buf::new(memory),
@@ -60,14 +51,11 @@ impl Asked {
         }
     }
 
-    /// Makes room; on error nothing has changed but that.
-    pub fn reserve(&mut self, shape: &Shape) -> Result<()> {
-        let bufs = [&mut self.rows, &mut self.directions, &mut self.offset];
-        for (buf, n) in bufs.into_iter().zip(Self::sizes(shape)) {
-            buf.reserve(n)?;
-            buf.resize(n.max(buf.len()), 0.0)?;
-        }
-        Ok(())
+    /// All arrays, with room for a shape.
+    pub fn grow(&mut self, m: &mut Maker<'_>, shape: &Shape) {
+        m.grown(&mut self.rows, (Self::MOST + 1) * shape.dim, 0.0);
+        m.grown(&mut self.directions, shape.rank * shape.dim, 0.0);
+        m.grown(&mut self.offset, shape.rank, 0.0);
     }
 
     pub fn has_room(&self) -> bool {
