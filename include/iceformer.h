@@ -48,8 +48,8 @@
 /// mode and ice_index_attention answer ICE_ERR_UNSUPPORTED.
 #define ICE_ATTENTION_CERTIFICATE 1
 
-/// Attention flag: as ICE_ATTENTION_CERTIFICATE. All rows are attended exactly; what is left is rounding, also where that alone
-/// is more than the tolerance.
+/// Attention flag: the same as ICE_ATTENTION_CERTIFICATE; kept for programs that name it. What accelerated attention errs by is
+/// measured in every call without it (measured_error in the statistics).
 #define ICE_ATTENTION_VERIFIED 2
 
 /// Attention flag: keys are the queries scaled to unit norm; a row does not see itself unless it sees nothing else.
@@ -250,7 +250,8 @@ typedef struct {
 /// How attention is computed.
 typedef int32_t ice_mode;
 
-/// Options of attention. Fill with ice_attention_options_init: all defaults mean softmax(Q K^T / sqrt(dim_k)) V.
+/// Options of attention. Fill with ice_attention_options_init: all defaults mean softmax(Q K^T / sqrt(dim_k)) V in ICE_MODE_AUTO,
+/// which is exact below 2,048 keys and near that, by `tolerance`, where it pays; for every key set ICE_MODE_EXACT.
 typedef struct {
     /// Bytes of this struct.
     uint32_t struct_size;

@@ -2,7 +2,7 @@
 
 use crate::heads::Layer;
 use crate::place::Place;
-use iceformer_core::attention::{AttentionOptions, Mode, Session, SessionOptions};
+use iceformer_core::attention::{Attend, AttentionOptions, Mode, Session, SessionOptions};
 use iceformer_core::mem::{Dtype, Plan, Tensor, TensorMut};
 use std::error::Error;
 use std::time::Instant;
@@ -88,7 +88,7 @@ impl Run {
         let out = TensorMut::new(&mut self.out[..layer.heads_q * n * d], shape)?;
         // SAFETY: the handle is gone at the end of the step.
         let memory = unsafe { self.work.lend()? };
-        let stats = self.session.attend(Tensor::new(&q, shape)?, None, &out, None, &memory, 0, 1)?;
+        let stats = self.session.attend(&Attend::new(Tensor::new(&q, shape)?, &out), &memory)?;
         self.seconds += start.elapsed().as_secs_f64();
         *pairs = [pairs[0] + stats.pairs, pairs[1] + stats.pairs_dense];
         Ok(())

@@ -1,6 +1,6 @@
 //! One call: exact and accelerated attention of one head, causal, and what the library says it erred by.
 
-use iceformer_core::attention::{AttentionOptions, Mask, Mode, Problem, attention};
+use iceformer_core::attention::{AttentionOptions, Mode, Problem, attention};
 use iceformer_core::mem::{Memory, Tensor, TensorMut};
 
 fn main() -> iceformer_core::Result<()> {
@@ -9,16 +9,8 @@ fn main() -> iceformer_core::Result<()> {
     let mut outputs = [(); 2].map(|()| vec![0.0; x.len()]);
     for (out, mode) in outputs.iter_mut().zip([Mode::Exact, Mode::Auto]) {
         let t = Tensor::new(&x, shape)?;
-        let problem = Problem {
-            q: t,
-            k: t,
-            v: t,
-            out: TensorMut::new(out, shape)?,
-            lse: None,
-            bounds: None,
-            mask: Mask::Causal { q_pos0: 0 },
-            options: AttentionOptions { mode, tolerance: 0.05, ..AttentionOptions::default() },
-        };
+        let options = AttentionOptions { mode, tolerance: 0.05, ..AttentionOptions::default() };
+        let problem = Problem::new(t, t, t, TensorMut::new(out, shape)?).causal().options(options);
         let stats = attention(&problem, &Memory::system(0)?)?;
         let share = 100.0 * stats.pairs as f64 / stats.pairs_dense as f64;
         println!("{:?}: {share:.1} % of the pairs scored, measured error {:.4}", stats.mode, stats.measured.mean());

@@ -1,6 +1,6 @@
 //! A session of four query heads on two KV heads: a prompt in batches, then tokens one by one.
 
-use iceformer_core::attention::{AttentionOptions, AttentionStats, Session, SessionOptions};
+use iceformer_core::attention::{Attend, AttentionStats, Session, SessionOptions};
 use iceformer_core::mem::{Dtype, Memory, Plan, Tensor, TensorMut};
 
 const HEADS_Q: usize = 4;
@@ -21,20 +21,11 @@ fn step(session: &mut Session, work: &Memory, begin: usize, n: usize) -> iceform
     session.commit()?;
     let (shape, mut out) = ([1, HEADS_Q, n, DIM], vec![0.0; q.len()]);
     // Without a mask: causal, the last row at the last token.
-    session.attend(Tensor::new(&q, shape)?, None, &TensorMut::new(&mut out, shape)?, None, work, 0, 1)
+    session.attend(&Attend::new(Tensor::new(&q, shape)?, &TensorMut::new(&mut out, shape)?), work)
 }
 
 fn main() -> iceformer_core::Result<()> {
-    let options = SessionOptions {
-        heads_q: HEADS_Q,
-        heads_kv: HEADS_KV,
-        dim_k: DIM,
-        dim_v: DIM,
-        capacity: 8192,
-        kv_dtype: Dtype::F16,
-        attention: AttentionOptions::default(),
-        dense_below: 0,
-    };
+    let options = SessionOptions { kv_dtype: Dtype::F16, ..SessionOptions::new([HEADS_Q, HEADS_KV], DIM, 8192) };
     let mut session = Session::new(&options)?;
     let mut plan = Plan::new();
     session.work_plan(BATCH, &mut plan)?;

@@ -1,6 +1,6 @@
 //! All work memory in one array of the caller: the size is known before, and nothing else is allocated.
 
-use iceformer_core::attention::{AttentionOptions, Mask, Problem, attention, required};
+use iceformer_core::attention::{Problem, attention, required};
 use iceformer_core::mem::{Memory, Tensor, TensorMut};
 use std::ptr::NonNull;
 
@@ -13,16 +13,8 @@ fn main() -> iceformer_core::Result<()> {
     let x: Vec<f32> = (0..keys * dim).map(|i| (i as f32 * 0.11).cos()).collect();
     let mut out = vec![0.0; rows * dim];
     let kv = Tensor::new(&x, [1, 1, keys, dim])?;
-    let problem = Problem {
-        q: Tensor::new(&x[(keys - rows) * dim..], [1, 1, rows, dim])?,
-        k: kv,
-        v: kv,
-        out: TensorMut::new(&mut out, [1, 1, rows, dim])?,
-        lse: None,
-        bounds: None,
-        mask: Mask::Causal { q_pos0: (keys - rows) as u64 },
-        options: AttentionOptions::default(),
-    };
+    let q = Tensor::new(&x[(keys - rows) * dim..], [1, 1, rows, dim])?;
+    let problem = Problem::new(q, kv, kv, TensorMut::new(&mut out, [1, 1, rows, dim])?).causal();
     let need = required(&problem)?;
     println!("needs {} bytes, aligned to {}", need.bytes, need.align);
     let mut room = Box::new(Room([0; 2 << 20]));

@@ -1,7 +1,7 @@
 //! Threads: of one call, which starts them, and parts of a session on threads of the caller. The bits are the same.
 
-use iceformer_core::attention::{AttentionOptions, Mask, Problem, Session, SessionOptions, attention};
-use iceformer_core::mem::{Dtype, Memory, Tensor, TensorMut};
+use iceformer_core::attention::{Attend, AttentionOptions, Problem, Session, SessionOptions, attention};
+use iceformer_core::mem::{Memory, Tensor, TensorMut};
 
 const HEADS: usize = 4;
 const ROWS: usize = 1024;
@@ -14,30 +14,19 @@ fn main() -> iceformer_core::Result<()> {
     let mut called = [(); 2].map(|()| vec![0.0; x.len()]);
     for (out, num_threads) in called.iter_mut().zip([1, 4]) {
         let options = AttentionOptions { num_threads, ..AttentionOptions::default() };
-        let (out, mask) = (TensorMut::new(out, SHAPE)?, Mask::Causal { q_pos0: 0 });
-        let problem = Problem { q: t, k: t, v: t, out, lse: None, bounds: None, mask, options };
+        let problem = Problem::new(t, t, t, TensorMut::new(out, SHAPE)?).causal().options(options);
         attention(&problem, &Memory::system(0)?)?;
     }
     assert!(called[0] == called[1]);
 
-    let options = SessionOptions {
-        heads_q: HEADS,
-        heads_kv: HEADS,
-        dim_k: DIM,
-        dim_v: DIM,
-        capacity: ROWS,
-        kv_dtype: Dtype::F32,
-        attention: AttentionOptions::default(),
-        dense_below: 0,
-    };
-    let mut session = Session::new(&options)?;
+    let mut session = Session::new(&SessionOptions::new([HEADS, HEADS], DIM, ROWS))?;
     session.append(t, t)?;
     session.commit()?;
     let mut attended = vec![0.0; x.len()];
     let out = TensorMut::new(&mut attended, SHAPE)?;
     let (session, out, parts) = (&session, &out, 3);
     std::thread::scope(|scope| {
-        let part = move |ith| session.attend(t, None, out, None, &Memory::system(0)?, ith, parts).map(|_| ());
+        let part = move |ith| session.attend(&Attend::new(t, out).part(ith, parts), &Memory::system(0)?).map(|_| ());
         let threads: Vec<_> = (0..parts).map(|ith| scope.spawn(move || part(ith))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
     })?;

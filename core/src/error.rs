@@ -109,6 +109,16 @@ pub enum Detail {
 
 /// An error: copyable, static text, no heap. `Display` writes `field: reason (detail)`. Without the feature `messages` it is
 /// the status alone, whose sentence `Display` writes.
+///
+/// ```
+/// use iceformer_core::Status;
+/// use iceformer_core::mem::Tensor;
+///
+/// let e = Tensor::new(&[0.0; 5], [1, 1, 2, 3]).unwrap_err();
+/// assert_eq!(e.status, Status::Shape);
+/// # #[cfg(feature = "messages")]
+/// assert_eq!(e.to_string(), "tensor: shape does not fit the slice (got 5)");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Error {
     /// The kind, one to one with the C status codes.

@@ -19,7 +19,7 @@ mod hashed {
     use super::{FULL, TAKEN};
     use crate::error::{Error, Result, Status};
     use crate::math::mix;
-    use crate::mem::{Memory, Plan};
+    use crate::mem::{Maker, Memory, Plan};
     use hashbrown::{HashTable, TryReserveError};
 
     /// Control bytes that the table reads at once; as many follow the last bucket. Per target, as hashbrown has it.
@@ -82,9 +82,14 @@ mod hashed {
         /// # Errors
         /// `NoMemory`, `Budget`.
         pub fn with_capacity(memory: &Memory, cap: usize) -> Result<IdMap> {
-            let mut map = IdMap { table: HashTable::new_in(memory.clone()), cap: 0 };
-            map.reserve(cap, &[])?;
-            Ok(map)
+            Maker::make(memory, |m| IdMap::made(m, cap))
+        }
+
+        /// The same as part of a larger object.
+        pub(crate) fn made(m: &mut Maker<'_>, cap: usize) -> IdMap {
+            let mut map = IdMap { table: HashTable::new_in(m.memory().clone()), cap: 0 };
+            m.other(|plan| IdMap::plan(plan, cap), || map.reserve(cap, &[]));
+            map
         }
 
         /// Makes room for `cap` ids in all. O(cap); may allocate.
@@ -203,7 +208,7 @@ mod hashed {
 mod sorted {
     use super::{FULL, TAKEN};
     use crate::error::Result;
-    use crate::mem::{Buf, Memory, Plan};
+    use crate::mem::{Buf, Maker, Memory, Plan};
 
     /// Lookup from id to slot: slots sorted by their ids.
     #[derive(Debug)]
@@ -222,7 +227,12 @@ mod sorted {
         /// # Errors
         /// `NoMemory`, `Budget`.
         pub fn with_capacity(memory: &Memory, cap: usize) -> Result<IdMap> {
-            Ok(IdMap { slots: Buf::with_capacity(memory, cap)? })
+            Maker::make(memory, |m| IdMap::made(m, cap))
+        }
+
+        /// The same as part of a larger object.
+        pub(crate) fn made(m: &mut Maker<'_>, cap: usize) -> IdMap {
+            IdMap { slots: m.room(cap) }
         }
 
         /// Makes room for `cap` ids in all. O(cap); may allocate.

@@ -1,25 +1,73 @@
 //! # iceformer-core
 //!
-//! Nearest-neighbour search by (multi-level) Prioritized DCI and the transformer attention built on it, for CPUs,
-//! `no_std`, with every byte accounted for. Follows IceFormer (ICLR 2024).
+//! Attention of long contexts on CPUs: exact, accelerated with its error measured in every call, and the top-k attention of the
+//! IceFormer paper (ICLR 2024); key-value sessions; the Prioritized DCI index. `no_std`, with every byte accounted for.
 //!
-//! Layers, each importing only what stands above it:
+//! ```text
+//!   Tensor q, k, v ── Problem ── attention() ──┐                      ┌── every key ───── tiles of rows and keys ──┐
+//!                                              │  checks, then one of │                                            │
+//!   Session: append, commit ── attend() ───────┼──── mode ────────────┼── accelerated ─── cells of like keys:      ├── out
+//!            keys and values by token,         │                      │                   opened, or their means   │   log-sum-exp
+//!            cells as they come                │                      │                                            │   AttentionStats
+//!   Index: insert, remove ── index_attention() ┘                      └── top-k ───────── keys an index retrieves ─┘
+//!          └── query(): nearest neighbours
+//!
+//!   Memory (system, hooks, a region) holds all of it; Plan says how much before; Isa are the instructions that compute it.
+//! ```
+//!
+//! ```
+//! # #[cfg(feature = "std")] {
+//! use iceformer_core::attention::{Problem, attention};
+//! use iceformer_core::mem::{Memory, Tensor, TensorMut};
+//!
+//! let (shape, x) = ([1, 1, 100, 64], vec![0.5; 100 * 64]);
+//! let mut out = vec![0.0; x.len()];
+//! let t = Tensor::new(&x, shape)?;
+//! let problem = Problem::new(t, t, t, TensorMut::new(&mut out, shape)?).causal();
+//! let stats = attention(&problem, &Memory::system(0)?)?;
+//! assert_eq!(stats.pairs_dense, 5050);
+//! # }
+//! # Ok::<(), iceformer_core::Error>(())
+//! ```
+//!
+//! | module | what a user calls |
+//! |---|---|
+//! | [`attention`] | [`attention()`](attention::attention) of a [`Problem`](attention::Problem); [`Session`](attention::Session), keys and values that stay; [`index_attention`](attention::index_attention); [`merge`](attention::merge) |
+//! | [`dci`] | [`Index`](dci::Index): inner-product and nearest-neighbour search with keys that come and go |
+//! | [`mem`] | [`Tensor`](mem::Tensor) and [`Rows`](mem::Rows) over memory of yours; [`Memory`](mem::Memory), where objects live; [`Plan`](mem::Plan), sizes before creation |
+//! | [`simd`] | [`Isa`](simd::Isa): the instruction sets, and which of them to use |
+//! | [`error`] | [`Error`], [`Status`], [`Detail`], without a heap |
+//! | [`features`] | what this build contains, as constants |
+//!
+//! Within, each module imports only what stands above it:
 //!
 //! | module | what |
 //! |---|---|
-//! | [`error`], [`features`] | statuses and errors without a heap; what this build contains |
-//! | [`math`] | hashes, floats as ordered integers |
-//! | [`mem`] | memory sources, plans, arrays, strided views |
-//! | [`simd`] | vector types, detection, kernels |
-//! | [`project`] | seeded directions, the inner-product lift, projections |
-//! | [`list`], [`queue`], [`seen`], [`idmap`] | skip lists, bounded queues, visit counters, id lookup |
-//! | [`dci`] | the index |
-//! | [`attention`] | exact, accelerated and top-k attention, sessions |
+//! | `error`, `math` | errors; hashes, floats as ordered integers |
+//! | `features` | what the build contains |
+//! | `mem` | memory sources, plans, arrays, strided views |
+//! | `bytes`, `simd` | saved bytes; vector types, detection, kernels |
+//! | `project` | seeded directions, the inner-product lift, projections |
+//! | `idmap`, `list`, `queue`, `seen` | id lookup, skip lists, bounded queues, visit counters |
+//! | `dci` | the index |
+//! | `attention` | the three modes and what they are called by |
 //!
-//! Features: none (core only: memory from hooks or regions), `alloc` (system allocator, hashed id lookup), `std`
-//! (threads, times); and what [`features`] lists, all of them on by default through `full`.
+//! Features: none (memory from hooks or regions), `alloc` (system allocator, hashed id lookup), `std` (threads, times; the
+//! default), and what [`features`] lists, all of it by default through `full`. `internals` opens the inner modules to benchmarks and
+//! tests; nothing of them is promised.
+//!
+//! # Debug builds
+//!
+//! Kernels without optimisation are up to 90 times slower. A program that is debugged with this library in it wants
+//!
+//! ```toml
+//! [profile.dev.package.iceformer-core]
+//! opt-level = 3
+//! ```
 #![no_std]
 #![deny(unsafe_code)]
+// What only benchmarks and tests call.
+#![cfg_attr(not(feature = "internals"), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
@@ -36,16 +84,42 @@ mod bytes;
 pub mod dci;
 pub mod error;
 pub mod features;
-pub mod idmap;
-pub mod list;
-pub mod math;
 #[allow(unsafe_code)]
 pub mod mem;
-pub mod project;
-pub mod queue;
-pub mod seen;
 #[allow(unsafe_code)]
 pub mod simd;
+
+// Modules that users have no need of.
+#[cfg(not(feature = "internals"))]
+mod idmap;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod idmap;
+#[cfg(not(feature = "internals"))]
+mod list;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod list;
+#[cfg(not(feature = "internals"))]
+mod math;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod math;
+#[cfg(not(feature = "internals"))]
+mod project;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod project;
+#[cfg(not(feature = "internals"))]
+mod queue;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod queue;
+#[cfg(not(feature = "internals"))]
+mod seen;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod seen;
 
 pub use error::{Detail, Error, Result, Status};
 

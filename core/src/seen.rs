@@ -17,7 +17,7 @@ pub struct Seen {
 impl Seen {
     /// Adds the block of `with_capacity(slots)` to a plan. O(1), no allocation.
     pub fn plan(plan: &mut Plan, slots: usize) {
-        Buf::<u32>::plan(plan, slots);
+        plan.count(|m| Seen::made(m, slots));
     }
 
     /// Counters at zero for slots `0..slots`. O(slots); allocates one block, or none for 0.
@@ -25,9 +25,7 @@ impl Seen {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn with_capacity(memory: &Memory, slots: usize) -> Result<Seen> {
-        let mut maker = Maker::new(memory);
-        let made = Seen::made(&mut maker, slots);
-        maker.finish().map(|()| made)
+        Maker::make(memory, |m| Seen::made(m, slots))
     }
 
     /// The same as part of a larger object.

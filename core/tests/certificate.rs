@@ -6,7 +6,7 @@ mod common;
 use common::{Naive, memory, noise, sees};
 use half::f16;
 use iceformer_core::attention::{
-    AttentionOptions, AttentionStats, Mask, Mode, Problem, Reason, Session, SessionOptions, attention, required,
+    Attend, AttentionOptions, AttentionStats, Mask, Mode, Problem, Reason, Session, SessionOptions, attention, required,
 };
 use iceformer_core::error::Status;
 use iceformer_core::math::hash;
@@ -402,7 +402,7 @@ fn sessions_certify() {
                 let mut out = vec![0.0; 4 * rows * 48];
                 let tensor = TensorMut::new(&mut out, [1, 4, rows, 48]).unwrap();
                 let q = Tensor::new(&part, [1, 4, rows, 64]).unwrap();
-                let stats = session.attend(q, None, &tensor, None, &memory(bytes), 0, 1).unwrap();
+                let stats = session.attend(&Attend::new(q, &tensor), &memory(bytes)).unwrap();
                 let few = Heads { rows, q: part, k: heads.k.clone(), v: heads.v.clone(), ..heads };
                 let mask = Mask::Causal { q_pos0: (keys - rows) as u64 };
                 let worst = few.errors(&out, mask, attention).into_iter().fold(0.0, f64::max);

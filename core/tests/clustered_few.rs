@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Naive, memory, noise};
-use iceformer_core::attention::{AttentionOptions, Mode, Session, SessionOptions};
+use iceformer_core::attention::{Attend, AttentionOptions, Mode, Session, SessionOptions};
 use iceformer_core::mem::{Dtype, Plan, Rows, Tensor, TensorMut};
 
 const DIM: usize = 3;
@@ -53,7 +53,7 @@ fn a_session() {
         let mut out = vec![f32::NAN; 2 * 2 * DIM];
         let to = TensorMut::new(&mut out, [1, 2, 2, DIM]).unwrap();
         let rows = Tensor::new(&q, [1, 2, 2, DIM]).unwrap();
-        let stats = session.attend(rows, None, &to, None, &memory(bytes), 0, 1).unwrap();
+        let stats = session.attend(&Attend::new(rows, &to), &memory(bytes)).unwrap();
         (out, stats)
     };
     // The first rows are attended exactly, too: what they measure counts from the next commit on.

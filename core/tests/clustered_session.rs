@@ -8,7 +8,7 @@ mod common;
 use common::{memory, noise};
 use half::{bf16, f16};
 use iceformer_core::attention::{
-    AttentionOptions, AttentionStats, Mask, Mode, Problem, Reason, Session, SessionOptions, attention,
+    Attend, AttentionOptions, AttentionStats, Mask, Mode, Problem, Reason, Session, SessionOptions, attention,
 };
 use iceformer_core::mem::{Dtype, Plan, Tensor, TensorMut};
 use iceformer_core::simd::Isa;
@@ -131,7 +131,7 @@ fn attend_queries(s: &Session, q: &[f32], mask: Option<Mask<'_>>, nth: usize) ->
         let out = TensorMut::new(&mut out, [1, o.heads_q, rows, o.dim_v]).unwrap();
         let lse = TensorMut::new(&mut lse, [1, o.heads_q, rows, 1]).unwrap();
         for ith in (0..nth).rev() {
-            let part = s.attend(q, mask, &out, Some(&lse), &memory(bytes), ith, nth).unwrap();
+            let part = s.attend(&Attend::new(q, &out).mask(mask).lse(&lse).part(ith, nth), &memory(bytes)).unwrap();
             match &mut stats {
                 Some(stats) => stats.add(&part),
                 None => stats = Some(part),

@@ -7,7 +7,7 @@ mod common;
 use common::{Naive, memory, noise};
 use half::{bf16, f16};
 use iceformer_core::Status;
-use iceformer_core::attention::{AttentionOptions, Mask, Mode, Problem, Session, SessionOptions, attention};
+use iceformer_core::attention::{Attend, AttentionOptions, Mask, Mode, Problem, Session, SessionOptions, attention};
 use iceformer_core::error::Result;
 use iceformer_core::math::hash;
 use iceformer_core::mem::{Dtype, Plan, Tensor, TensorMut};
@@ -212,7 +212,7 @@ fn attend(session: &Session, q: &[f32], mask: Option<Mask<'_>>) -> Result<Outcom
     let shape = [1, o.heads_q, rows, o.dim_k];
     let out = TensorMut::new(&mut outcome.out, [1, o.heads_q, rows, o.dim_v])?;
     let lse = TensorMut::new(&mut outcome.lse, [1, o.heads_q, rows, 1])?;
-    session.attend(Tensor::new(q, shape)?, mask, &out, Some(&lse), &memory(plan.finish()?.bytes), 0, 1)?;
+    session.attend(&Attend::new(Tensor::new(q, shape)?, &out).mask(mask).lse(&lse), &memory(plan.finish()?.bytes))?;
     Ok(outcome)
 }
 

@@ -253,7 +253,7 @@ fn what_cannot_be_fitted_to_is_refused_and_changes_nothing() {
             let e = refuse(&mut index, Rows::new(&bad, DIM).unwrap(), Status::Argument);
             assert!(e.to_string().contains("row 77"), "{e}");
         }
-        index.fit(Some(Rows::new(&[], DIM).unwrap())).unwrap();
+        index.fit(Some(Rows::new(&[0f32; 0], DIM).unwrap())).unwrap();
     }
     for engine in [Engine::Walk, Engine::Scan] {
         let o = IndexOptions { engine, ..options(Metric::L2) };

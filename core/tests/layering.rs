@@ -28,13 +28,13 @@ const FOLDERS: [(&str, &[&str]); 6] = [
             "mask",
             "clock",
             "softmax",
-            "choice",
+            "tunables",
             "stats",
             "parts",
-            "certificate",
             "dense",
             "options",
             "problem",
+            "certificates",
             "retrieve",
             "clustered",
             "head_topk",
@@ -48,7 +48,7 @@ const FOLDERS: [(&str, &[&str]); 6] = [
             "session_save",
         ],
     ),
-    ("attention/dense", &["head", "spans", "fixed", "panel", "work", "blocks", "few", "exact", "heads"]),
+    ("attention/dense", &["tunables", "head", "spans", "fixed", "panel", "work", "blocks", "decode", "exact", "heads"]),
     (
         "attention/clustered",
         &[
@@ -70,7 +70,7 @@ const FOLDERS: [(&str, &[&str]); 6] = [
             "kernels",
             "tile",
             "online",
-            "few",
+            "decode",
             "bias",
             "fixed",
             "gather",
@@ -81,6 +81,7 @@ const FOLDERS: [(&str, &[&str]); 6] = [
     (
         "dci",
         &[
+            "tunables",
             "level",
             "slots",
             "lists",

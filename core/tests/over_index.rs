@@ -5,7 +5,8 @@ mod common;
 use common::{Naive, memory, noise, sees, worst};
 use iceformer_core::attention::clustered::Scored;
 use iceformer_core::attention::{
-    AttentionOptions, AttentionRoom, AttentionStats, Mask, Mode, Reason, index_attention, index_attention_watched,
+    AttentionOptions, AttentionRoom, AttentionStats, IndexProblem, Mask, Mode, Reason, index_attention,
+    index_attention_watched,
 };
 use iceformer_core::dci::{Engine, Index, IndexOptions, Metric, Scratch};
 use iceformer_core::error::Status;
@@ -85,7 +86,14 @@ impl Data {
         let (mut out, mut lse) = (vec![7.0; self.rows() * dim_v], vec![7.0; self.rows()]);
         let (q, v) = (Rows::new(&self.q, dim_k).unwrap(), Rows::new(&self.v, dim_v).unwrap());
         let to = &mut RowsMut::new(&mut out, dim_v).unwrap();
-        let stats = index_attention(index, scratch, Some(room), q, v, mask, &o, to, Some(&mut lse)).unwrap();
+        let stats = index_attention(
+            &IndexProblem::new(index, q, v).mask(mask).options(o),
+            scratch,
+            Some(room),
+            to,
+            Some(&mut lse),
+        )
+        .unwrap();
         (out, lse, stats)
     }
 
@@ -283,13 +291,9 @@ fn a_watch_sees_ids() {
     };
     let o = mode(Mode::Accelerated, 0.1);
     let stats = index_attention_watched(
-        &index,
+        &IndexProblem::new(&index, Rows::new(&data.q, 16).unwrap(), Rows::new(&data.v, 8).unwrap()).options(o),
         &mut scratch,
         &mut room,
-        Rows::new(&data.q, 16).unwrap(),
-        Rows::new(&data.v, 8).unwrap(),
-        Mask::None,
-        &o,
         &mut RowsMut::new(&mut out, 8).unwrap(),
         &mut watch,
     )
@@ -362,7 +366,8 @@ fn mistakes_are_named_before_anything_is_written() {
             let mut out = vec![7.0; 4 * 8];
             let (q, v) = (Rows::new(&data.q, 16).unwrap(), Rows::new(&data.v, 8).unwrap());
             let to = &mut RowsMut::new(&mut out, 8).unwrap();
-            let e = index_attention(index, &mut scratch, room.as_mut(), q, v, Mask::None, &o, to, None).unwrap_err();
+            let e = index_attention(&IndexProblem::new(index, q, v).options(o), &mut scratch, room.as_mut(), to, None)
+                .unwrap_err();
             assert_eq!(e.status, status, "{e}");
             assert!(e.to_string().contains(text), "{e} does not say {text}");
             assert!(out.iter().all(|&x| x == 7.0));

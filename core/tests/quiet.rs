@@ -5,7 +5,7 @@ mod common;
 
 use common::{TAKEN, memory, noise};
 use iceformer_core::attention::{
-    AttentionOptions, AttentionRoom, Mask, Mode, Session, SessionOptions, index_attention,
+    Attend, AttentionOptions, AttentionRoom, IndexProblem, Mask, Mode, Session, SessionOptions, index_attention,
 };
 use iceformer_core::dci::{Engine, Index, IndexOptions, Neighbor, QueryOptions, Scratch};
 use iceformer_core::mem::{Dtype, Plan, Rows, RowsMut, Tensor, TensorMut};
@@ -39,7 +39,14 @@ fn nothing_is_allocated_by_queries_appends_and_attends() {
             let o = AttentionOptions { mode, ..AttentionOptions::default() };
             let (rows, mut out) = (Rows::new(&keys, 8).unwrap(), vec![0.0; 700 * 8]);
             let out = &mut RowsMut::new(&mut out, 8).unwrap();
-            index_attention(&index, &mut scratch, Some(&mut room), rows, rows, mask, &o, out, None).unwrap();
+            index_attention(
+                &IndexProblem::new(&index, rows, rows).mask(mask).options(o),
+                &mut scratch,
+                Some(&mut room),
+                out,
+                None,
+            )
+            .unwrap();
         }
     }
     assert_eq!(TAKEN.load(Relaxed), before, "attention over the index allocated");
@@ -73,7 +80,7 @@ fn nothing_is_allocated_by_queries_appends_and_attends() {
         let out = TensorMut::new(&mut out, [1, 2, 40, 8]).unwrap();
         let q = noise(2 * 40 * 8, 2, 1.0);
         let work = memory(bytes);
-        session.attend(Tensor::new(&q, [1, 2, 40, 8]).unwrap(), None, &out, None, &work, 0, 1).unwrap();
+        session.attend(&Attend::new(Tensor::new(&q, [1, 2, 40, 8]).unwrap(), &out), &work).unwrap();
         assert!(work.report().peak <= bytes, "attending takes no more than planned, once, from its work memory");
     }
 }

@@ -5,7 +5,9 @@ mod common;
 use common::{memory, noise};
 use half::f16;
 use iceformer_core::Status;
-use iceformer_core::attention::{AttentionOptions, Mask, Mode, Problem, Reason, Session, SessionOptions, attention};
+use iceformer_core::attention::{
+    Attend, AttentionOptions, Mask, Mode, Problem, Reason, Session, SessionOptions, attention,
+};
 use iceformer_core::mem::{Dtype, Plan, Rows, Tensor, TensorMut};
 
 /// What storing does to a number.
@@ -96,7 +98,7 @@ fn attend(session: &Session, q: &[f32], rows: usize, nth: usize) -> (Vec<f32>, V
         let q = Tensor::new(q, [1, HEADS_Q, rows, DIM_K]).unwrap();
         for ith in (0..nth).rev() {
             let work = memory(bytes);
-            let stats = session.attend(q, None, &out, Some(&lse), &work, ith, nth).unwrap();
+            let stats = session.attend(&Attend::new(q, &out).lse(&lse).part(ith, nth), &work).unwrap();
             mode = (stats.mode, stats.reason);
         }
     }
@@ -266,13 +268,13 @@ fn wrong_calls_are_refused_and_change_nothing() {
     let mut try_attend = |q: &[f32], rows: usize, mask, ith, nth| {
         let e = session
             .attend(
-                Tensor::new(&q[..HEADS_Q * rows * DIM_K], [1, HEADS_Q, rows, DIM_K]).unwrap(),
-                mask,
-                &TensorMut::new(&mut out[..HEADS_Q * rows * DIM_V], [1, HEADS_Q, rows, DIM_V]).unwrap(),
-                None,
+                &Attend::new(
+                    Tensor::new(&q[..HEADS_Q * rows * DIM_K], [1, HEADS_Q, rows, DIM_K]).unwrap(),
+                    &TensorMut::new(&mut out[..HEADS_Q * rows * DIM_V], [1, HEADS_Q, rows, DIM_V]).unwrap(),
+                )
+                .mask(mask)
+                .part(ith, nth),
                 &memory(0),
-                ith,
-                nth,
             )
             .unwrap_err();
         assert!(out.iter().all(|&x| x == 7.0));

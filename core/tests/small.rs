@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Naive, memory, noise, sees, worst};
-use iceformer_core::attention::{AttentionOptions, Mask, Mode, Problem, Reason, Session, SessionOptions, attention};
+use iceformer_core::attention::{
+    Attend, AttentionOptions, Mask, Mode, Problem, Reason, Session, SessionOptions, attention,
+};
 use iceformer_core::dci::{Engine, Index, IndexOptions, Neighbor, QueryOptions, Scratch};
 use iceformer_core::features::{ACCELERATED, CELLS, CERTIFICATES, HALF, LEVELS, MESSAGES, SHARED_QK, TOP_K};
 use iceformer_core::mem::{Dtype, Layout, Memory, Plan, Rows, Tensor, TensorMut};
@@ -108,10 +110,10 @@ fn a_session_decodes_what_one_call_gives() {
     let (mut out, mut parts) = (vec![0.0; 2 * rows * DIM], vec![0.0; 2 * rows * DIM]);
     let query = Tensor::new(&q, [1, 2, rows, DIM]).unwrap();
     let to = TensorMut::new(&mut out, [1, 2, rows, DIM]).unwrap();
-    session.attend(query, None, &to, None, &memory(bytes), 0, 1).unwrap();
+    session.attend(&Attend::new(query, &to), &memory(bytes)).unwrap();
     let to = TensorMut::new(&mut parts, [1, 2, rows, DIM]).unwrap();
     for ith in 0..3 {
-        session.attend(query, None, &to, None, &memory(bytes), ith, 3).unwrap();
+        session.attend(&Attend::new(query, &to).part(ith, 3), &memory(bytes)).unwrap();
     }
     assert_eq!(out, parts);
     for h in 0..2 {

@@ -5,8 +5,8 @@ mod common;
 use common::{Naive, memory, noise, sees, worst};
 use iceformer_core::Status;
 use iceformer_core::attention::{
-    AttentionOptions, AttentionStats, Mask, Mode, Problem, Reason, attention, index_attention, required, sparsity,
-    sparsity_required, top_k_for,
+    AttentionOptions, AttentionStats, IndexProblem, Mask, Mode, Problem, Reason, attention, index_attention, required,
+    sparsity, sparsity_required, top_k_for,
 };
 use iceformer_core::dci::{Index, IndexOptions, Scratch};
 use iceformer_core::mem::{Rows, RowsMut, Tensor, TensorMut};
@@ -233,13 +233,11 @@ fn one_head_over_an_index() {
         for (o, top) in [(AttentionOptions::default(), usize::MAX), (unlimited(5), 5)] {
             let (mut out, mut lse) = (vec![0.0; 20 * 8], vec![0.0; 20]);
             let stats = index_attention(
-                &index,
+                &IndexProblem::new(&index, Rows::new(&d.q, 16).unwrap(), Rows::new(&d.v, 8).unwrap())
+                    .mask(mask)
+                    .options(o),
                 &mut scratch,
                 None,
-                Rows::new(&d.q, 16).unwrap(),
-                Rows::new(&d.v, 8).unwrap(),
-                mask,
-                &o,
                 &mut RowsMut::new(&mut out, 8).unwrap(),
                 Some(&mut lse),
             )
@@ -260,13 +258,9 @@ fn one_head_over_an_index() {
         }
     }
     let short = index_attention(
-        &index,
+        &IndexProblem::new(&index, Rows::new(&d.q, 16).unwrap(), Rows::new(&d.v[..63 * 8], 8).unwrap()),
         &mut scratch,
         None,
-        Rows::new(&d.q, 16).unwrap(),
-        Rows::new(&d.v[..63 * 8], 8).unwrap(),
-        Mask::None,
-        &AttentionOptions::default(),
         &mut RowsMut::new(&mut vec![0.0; 20 * 8], 8).unwrap(),
         None,
     );

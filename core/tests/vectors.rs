@@ -5,7 +5,7 @@
 mod common;
 
 use common::{memory, noise};
-use iceformer_core::attention::{AttentionOptions, Mode, Session, SessionOptions};
+use iceformer_core::attention::{Attend, AttentionOptions, Mode, Session, SessionOptions};
 use iceformer_core::dci::{Engine, Index, IndexOptions, Metric, Neighbor, QueryOptions, Scratch};
 use iceformer_core::mem::{Dtype, Plan, Rows, Tensor, TensorMut};
 use iceformer_core::simd::Isa;
@@ -158,7 +158,7 @@ fn sessions() {
         let mut out = [0.0; 2 * 7 * 4];
         {
             let to = TensorMut::new(&mut out, [1, 2, 7, 4]).unwrap();
-            session.attend(Tensor::new(&q, [1, 2, 7, DIM]).unwrap(), None, &to, None, &work, 0, 1).unwrap();
+            session.attend(&Attend::new(Tensor::new(&q, [1, 2, 7, DIM]).unwrap(), &to), &work).unwrap();
         }
         let mut text = String::new();
         for row in out.chunks(4) {

@@ -104,7 +104,7 @@ fn views_change_as_loaded_indices_do() {
             }
             assert_eq!(answers(&view), answers(&loaded));
             for index in [&mut view, &mut loaded] {
-                index.insert(Rows::new(&[], DIM).unwrap(), None).unwrap();
+                index.insert(Rows::new(&[0f32; 0], DIM).unwrap(), None).unwrap();
                 index.insert(Rows::new(&more[..DIM], DIM).unwrap(), Some(&[2])).unwrap();
                 index.insert(Rows::new(&more, DIM).unwrap(), None).unwrap();
             }

@@ -7,7 +7,7 @@ use crate::scratch::QueryState;
 use crate::types::*;
 use crate::view::names;
 use crate::{guard, view};
-use iceformer_core::attention::{Mask, Mode, index_attention};
+use iceformer_core::attention::{IndexProblem, Mask, Mode, index_attention};
 use iceformer_core::dci::{Engine, Neighbor, QueryOptions};
 use iceformer_core::mem::{Memory, RowsMut};
 use iceformer_core::{Error, Result, Status};
@@ -234,7 +234,13 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
         };
         with_scratch(index, a.scratch, make, |s| {
             let (scratch, room, stats) = s.parts();
-            let done = index_attention(&index.inner, scratch, room, queries, values, mask, &options, &mut out, lse)?;
+            let done = index_attention(
+                &IndexProblem::new(&index.inner, queries, values).mask(mask).options(options),
+                scratch,
+                room,
+                &mut out,
+                lse,
+            )?;
             *stats = Some(done);
             Ok(())
         })

@@ -11,7 +11,7 @@ use crate::view::{self, names, tensor, tensor_mut};
 use crate::{guard, memory};
 use core::ffi::c_void;
 use core::ptr::{NonNull, null};
-use iceformer_core::attention::{HeadCache, Session, SessionOptions};
+use iceformer_core::attention::{Attend, HeadCache, Session, SessionOptions};
 use iceformer_core::mem::{Layout, Plan};
 use iceformer_core::{Error, Result, Status};
 
@@ -380,7 +380,8 @@ pub unsafe extern "C" fn ice_session_attend(
                 check_place(work.cast(), work_bytes, product(one, nth as usize, "nth")?, "work")?;
                 work_memory(work.cast::<u8>().add(one * ith as usize), one, one, Source::System)?
             };
-            let done = session.attend(q, mask, &out, lse.as_ref(), &memory, ith as usize, nth as usize)?;
+            let done = session
+                .attend(&Attend::new(q, &out).mask(mask).lse(lse.as_ref()).part(ith as usize, nth as usize), &memory)?;
             if let Some(out) = stats {
                 out.write(view::stats(&done));
             }

@@ -133,8 +133,8 @@ pub const ICE_INDEX_TRUSTED_INPUT: u32 = 2;
 /// Rows that no bound says anything about have INFINITY. Scores stay in f32 whatever ICE_ATTENTION_FIXED_SCORES says. Top-k
 /// mode and ice_index_attention answer ICE_ERR_UNSUPPORTED.
 pub const ICE_ATTENTION_CERTIFICATE: u32 = 1;
-/// Attention flag: as ICE_ATTENTION_CERTIFICATE. All rows are attended exactly; what is left is rounding, also where that alone
-/// is more than the tolerance.
+/// Attention flag: the same as ICE_ATTENTION_CERTIFICATE; kept for programs that name it. What accelerated attention errs by is
+/// measured in every call without it (measured_error in the statistics).
 pub const ICE_ATTENTION_VERIFIED: u32 = 2;
 /// Attention flag: keys are the queries scaled to unit norm; a row does not see itself unless it sees nothing else.
 /// The key tensor is not read.
@@ -349,7 +349,8 @@ pub struct ice_mask {
     pub reserved: [u32; 8],
 }
 
-/// Options of attention. Fill with ice_attention_options_init: all defaults mean softmax(Q K^T / sqrt(dim_k)) V.
+/// Options of attention. Fill with ice_attention_options_init: all defaults mean softmax(Q K^T / sqrt(dim_k)) V in ICE_MODE_AUTO,
+/// which is exact below 2,048 keys and near that, by `tolerance`, where it pays; for every key set ICE_MODE_EXACT.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ice_attention_options {

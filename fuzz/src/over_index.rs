@@ -7,7 +7,7 @@ use crate::twin::{Naive, memory, noise};
 use arbitrary::{Result, Unstructured};
 use iceformer_core::attention::clustered::Scored;
 use iceformer_core::attention::{
-    AttentionOptions, AttentionRoom, Mask, Mode, index_attention, index_attention_watched,
+    AttentionOptions, AttentionRoom, IndexProblem, Mask, Mode, index_attention, index_attention_watched,
 };
 use iceformer_core::dci::{Engine, Index, IndexOptions, Scratch};
 use iceformer_core::math::hash;
@@ -83,8 +83,14 @@ pub(crate) fn program(u: &mut Unstructured<'_>) -> Result<()> {
         let (mut out, mut lse) = (vec![f32::NAN; rows * dim_v], vec![f32::NAN; rows]);
         let to = &mut RowsMut::new(&mut out, dim_v).expect("rows");
         let (q, v) = (rows_of(&q, dim_k), rows_of(&v, dim_v));
-        let stats =
-            index_attention(&index, &mut scratch, Some(&mut room), q, v, mask, &o, to, Some(&mut lse)).expect("valid");
+        let stats = index_attention(
+            &IndexProblem::new(&index, q, v).mask(mask).options(o),
+            &mut scratch,
+            Some(&mut room),
+            to,
+            Some(&mut lse),
+        )
+        .expect("valid");
         assert!(stats.pairs <= stats.pairs_dense, "{stats:?}");
         assert!(out.iter().all(|x| x.is_finite()) && lse.iter().all(|x| !x.is_nan()));
         (out, lse, stats)
@@ -111,13 +117,11 @@ pub(crate) fn program(u: &mut Unstructured<'_>) -> Result<()> {
             }
         };
         index_attention_watched(
-            &index,
+            &IndexProblem::new(&index, rows_of(&q, dim_k), rows_of(&v, dim_v))
+                .mask(mask)
+                .options(AttentionOptions { mode: Mode::Accelerated, ..o }),
             &mut scratch,
             &mut room,
-            rows_of(&q, dim_k),
-            rows_of(&v, dim_v),
-            mask,
-            &AttentionOptions { mode: Mode::Accelerated, ..o },
             &mut RowsMut::new(&mut watched, dim_v).expect("rows"),
             &mut watch,
         )

@@ -10,7 +10,7 @@ use crate::truth::{distance, hold, shows, truth};
 use crate::twin::{Naive, noise};
 use arbitrary::{Result, Unstructured};
 use iceformer_core::Status;
-use iceformer_core::attention::{AttentionOptions, Mask, Mode, Session, SessionOptions};
+use iceformer_core::attention::{Attend, AttentionOptions, Mask, Mode, Session, SessionOptions};
 use iceformer_core::mem::{Dtype, Plan, Rows, Tensor, TensorMut};
 
 /// Rows of one KV head.
@@ -217,7 +217,7 @@ impl Run<'_> {
             for ith in 0..nth {
                 let work = Budget::new(bytes);
                 let memory = work.memory().expect("planned");
-                let stats = s.attend(q, mask, &out, Some(&lse), &memory, ith, nth);
+                let stats = s.attend(&Attend::new(q, &out).mask(mask).lse(&lse).part(ith, nth), &memory);
                 let stats = stats.unwrap_or_else(|e| panic!("attend of {rows} rows: {e}"));
                 assert!(stats.pairs <= 2 * stats.pairs_dense, "{stats:?}");
                 (pairs, dense) = (pairs + stats.pairs, dense + stats.pairs_dense);

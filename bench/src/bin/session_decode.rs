@@ -5,7 +5,7 @@ use iceformer_bench::heads::{self, Layer};
 use iceformer_bench::place::Place;
 use iceformer_bench::prefill::session;
 use iceformer_core::attention::clustered::{SEGMENT, Scored, Watch};
-use iceformer_core::attention::{Mode, Session};
+use iceformer_core::attention::{Attend, Mode, Session};
 use iceformer_core::mem::{Plan, Tensor, TensorMut};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -90,7 +90,7 @@ impl Run {
         let mut work = Place::new(&plan.finish()?);
         // SAFETY: the handle is gone at the end of the call.
         let memory = unsafe { work.lend()? };
-        self.session.attend(q, None, &out, None, &memory, 0, 1)?;
+        self.session.attend(&Attend::new(q, &out), &memory)?;
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl Run {
         let out = TensorMut::new(&mut self.out, [1, layer.heads_q, 1, d])?;
         // SAFETY: the handle is gone at the end of the call.
         let memory = unsafe { self.work.lend()? };
-        self.session.attend_watched(q, None, &out, &memory, watch)?;
+        self.session.attend_watched(&Attend::new(q, &out), &memory, watch)?;
         Ok(())
     }
 
@@ -113,7 +113,7 @@ impl Run {
         let start = Instant::now();
         // SAFETY: the handle is gone at the end of the step.
         let memory = unsafe { self.work.lend()? };
-        let stats = self.session.attend(q, None, &out, None, &memory, 0, 1)?;
+        let stats = self.session.attend(&Attend::new(q, &out), &memory)?;
         self.attend.push(start.elapsed().as_secs_f64());
         self.pairs[0] += stats.pairs;
         self.pairs[1] += stats.pairs_dense;

@@ -4,7 +4,7 @@ use super::dense::{gated, product, rms_norm};
 use super::rope::{Table, swap};
 use super::{Result, Shape, Weights};
 use crate::clock;
-use iceformer_core::attention::{AttentionOptions, AttentionStats, Mode, Session, SessionOptions};
+use iceformer_core::attention::{Attend, AttentionOptions, AttentionStats, Mode, Session, SessionOptions};
 use iceformer_core::mem::{Dtype, Memory, Tensor, TensorMut};
 use std::time::Instant;
 
@@ -258,7 +258,7 @@ pub fn attend(
     let (session, q) = (&*session, tensor(q, s.heads_q)?);
     let out = TensorMut::new(out, [1, s.heads_q, rows, s.dim])?;
     let nth = works.len();
-    let part = |ith: usize| session.attend(q, None, &out, None, &works[ith], ith, nth);
+    let part = |ith: usize| session.attend(&Attend::new(q, &out).part(ith, nth), &works[ith]);
     let stats: Vec<_> = if nth == 1 {
         vec![part(0)]
     } else {

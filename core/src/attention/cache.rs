@@ -1,6 +1,6 @@
 //! Keys and values of one KV head, in token order, with their index in top-k mode and their cells in accelerated mode.
 
-use super::certificate::length;
+use super::certificates::length;
 use super::clustered::Clusters;
 use super::head_topk::index_options;
 use super::session_options::SessionOptions;
@@ -127,6 +127,23 @@ impl Store {
 }
 
 /// Keys and values of one KV head; disjoint heads of a session may be appended to by different threads.
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// use iceformer_core::attention::{Session, SessionOptions};
+/// use iceformer_core::mem::Rows;
+///
+/// let mut session = Session::new(&SessionOptions::new([2, 2], 4, 8))?;
+/// // Each head may be filled by a thread of its own.
+/// for head in session.heads_mut() {
+///     let rows = Rows::new(&[1.0; 3 * 4], 4)?;
+///     head.append(rows, rows)?;
+/// }
+/// session.commit()?;
+/// assert_eq!(session.len(), 3);
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 pub struct HeadCache {
     dim_k: usize,
     dim_v: usize,

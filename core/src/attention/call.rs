@@ -1,6 +1,6 @@
 //! The one-call form: plan, check, run, on one thread or several.
 
-use super::certificate::longest;
+use super::certificates;
 use super::dense::exact;
 use super::dense::heads::{Dense, most_pieces};
 use super::parts::in_parts;
@@ -8,7 +8,7 @@ use super::problem::{Checked, Problem};
 use super::stats::AttentionStats;
 use super::{Mode, clock, clustered, head_topk};
 use crate::error::{Error, Result, Status};
-use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
+use crate::features::{ACCELERATED, Part, TOP_K};
 use crate::mem::{Layout, Memory, Objects, Plan};
 
 /// Work memory of one part; made once per part, so its own size does not matter.
@@ -74,6 +74,7 @@ fn run_part(
         Work::TopK(_) => {}
         Work::Exact(work) => {
             let start = clock::now();
+            let certificate = certificates::of_call(problem, checked);
             let dense = Dense {
                 q: problem.q,
                 kv: |batch, head| {
@@ -84,17 +85,16 @@ fn run_part(
                 out: &problem.out,
                 lse: problem.lse.as_ref(),
                 masking: &checked.masking,
-                certificate: (CERTIFICATES && o.certificate).then(|| {
-                    // Keys of the shared mode have unit norm.
-                    let key = if o.shared() { 1.0 } else { longest(&problem.k) };
-                    checked.certificate(problem, [key, longest(&problem.v)])
-                }),
                 scale: o.scale,
                 softcap: o.softcap,
                 shared_qk: o.shared_qk,
                 isa: o.isa.unwrap_or_else(crate::simd::Isa::best),
             };
-            dense.run(work, ith, nth, &mut stats);
+            dense.run(work, ith, nth, &mut stats, |head, begin, n, stats| {
+                if let Some(certificate) = &certificate {
+                    certificate.exact(&problem.q, &problem.out, head, begin, n, stats);
+                }
+            });
             stats.score_error = work.score_error() * o.scale;
             stats.attend_seconds += clock::since(start);
         }
@@ -168,6 +168,7 @@ pub fn attention(problem: &Problem<'_>, work: &Memory) -> Result<AttentionStats>
 ///
 /// # Errors
 /// As [`attention`].
+#[cfg(feature = "internals")]
 pub fn attention_watched(problem: &Problem<'_>, watch: clustered::Watch<'_>, work: &Memory) -> Result<AttentionStats> {
     let checked = problem.check()?;
     match checked.mode {

@@ -4,9 +4,9 @@
 //! index knows is the upper part of the tree that accelerated attention walks, whose nodes are cut from that order. Rows
 //! that see different keys get them in the order of ids, so that what a row sees is a range.
 
-use super::choice::{DENSE_BELOW, FINEST, MOST_KEYS, ROWS_BELOW};
 use super::clustered::{Control, Heads, Scored, Tree, Watch, Work};
 use super::dense::exact::{self, Head};
+use super::tunables::{DENSE_BELOW, FINEST, MOST_KEYS, ROWS_BELOW};
 use super::{AttentionOptions, AttentionStats, Mask, Masking, Mode, Reason, clock};
 use crate::dci::{Arranging, Index};
 use crate::error::{Error, Result, Status, reserved};
@@ -23,6 +23,20 @@ const MANY: usize = usize::MAX;
 ///
 /// Thread class: exclusive to one call at a time. Allocation class: creation only. Memory: `capacity x (dim + dim_v)`
 /// numbers for keys and values in the order that attention takes them, a quarter of that for the tree, and about 3 MiB.
+///
+/// ```
+/// # #[cfg(all(feature = "std", feature = "full"))] {
+/// use iceformer_core::attention::AttentionRoom;
+/// use iceformer_core::dci::{Index, IndexOptions};
+/// use iceformer_core::mem::Plan;
+///
+/// let index = Index::new(&IndexOptions { capacity: 1000, ..IndexOptions::new(64) })?;
+/// let mut plan = Plan::new();
+/// AttentionRoom::plan(&index, 64, &mut plan);
+/// assert!(plan.finish()?.bytes > 1000 * 2 * 64 * 4);
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 pub struct AttentionRoom {
     slots: usize,
     dim: usize,

@@ -6,6 +6,17 @@ use crate::mem::{Dtype, Tensor};
 
 /// Mask of an attention call; see the fields' shapes. "Position" of query row i is `q_pos0 + i` for [`Mask::Causal`] and i
 /// otherwise; the position of a key is its row.
+///
+/// ```
+/// use iceformer_core::attention::{Mask, Problem};
+/// use iceformer_core::mem::{Tensor, TensorMut};
+///
+/// let (x, mut out) = ([0.5; 3 * 4], [0.0; 3 * 4]);
+/// let t = Tensor::new(&x, [1, 1, 3, 4])?;
+/// // Key 1 is padding.
+/// let problem = Problem::new(t, t, t, TensorMut::new(&mut out, [1, 1, 3, 4])?).mask(Mask::Keys(&[1, 0, 1]));
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Mask<'a> {
     /// Every key.

@@ -1,6 +1,12 @@
 //! Ways of attending.
 
 /// How attention is computed.
+///
+/// ```
+/// use iceformer_core::attention::Mode;
+///
+/// assert_eq!(Mode::default(), Mode::Auto);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The fastest way that keeps the tolerance: accelerated where that is predicted to be cheaper, else exact.

@@ -1,12 +1,27 @@
 //! What a caller asks for: mode, softmax shape, limits, knobs of the search.
 
 use super::mode::Mode;
+use super::tunables;
 use crate::error::{Error, Result, Status};
 use crate::features::{self, ACCELERATED, CERTIFICATES, PANELS, SHARED_QK, TOP_K};
 use crate::simd::Isa;
 
-/// Options of an attention call or session. `Default` is softmax(QK^T / sqrt(d)) V in [`Mode::Auto`].
-#[derive(Clone, Copy, Debug)]
+/// Options of an attention call or session. In each field 0 means its default.
+///
+/// The default is [`Mode::Auto`]: softmax(QK^T / sqrt(dim_k)) V, exact below 2,048 keys and where nothing else pays, else within a
+/// relative error of about `tolerance`, which [`AttentionStats::measured`](super::AttentionStats::measured) reports. Ask
+/// for [`Mode::Exact`] where every key has to count.
+///
+/// ```
+/// use iceformer_core::attention::{AttentionOptions, Mode};
+///
+/// let default = AttentionOptions::default();
+/// assert_eq!((default.mode, default.resolve(64, 8192)?.tolerance), (Mode::Auto, 0.05));
+/// let exact = AttentionOptions { mode: Mode::Exact, window: 1024, ..AttentionOptions::default() };
+/// assert_eq!(exact.resolve(64, 8192)?.scale, 0.125);
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
 pub struct AttentionOptions {
     /// Mode.
     pub mode: Mode,
@@ -48,39 +63,13 @@ pub struct AttentionOptions {
     /// [`Problem::bounds`](super::Problem::bounds). Attention is exact then; what is bounded is rounding. Not in top-k mode.
     /// Scores stay f32 whatever `fixed_scores` says.
     pub certificate: bool,
-    /// As `certificate`: all rows are attended exactly, and what is left is rounding.
+    /// The same as `certificate`; kept for programs that name it. What accelerated attention errs by is in
+    /// [`AttentionStats::measured`](super::AttentionStats::measured) without it.
     pub verified: bool,
     /// Inputs are known to be finite: skip the check.
     pub trusted: bool,
     /// Instruction set; `None` = the best of this machine.
     pub isa: Option<Isa>,
-}
-
-impl Default for AttentionOptions {
-    fn default() -> Self {
-        AttentionOptions {
-            mode: Mode::Auto,
-            tolerance: 0.0,
-            top_k: 0,
-            scale: 0.0,
-            softcap: 0.0,
-            window: 0,
-            sinks: 0,
-            num_threads: 0,
-            seed: 0,
-            levels: 0,
-            num_simple: 0,
-            num_composite: 0,
-            field_of_view: 0,
-            retrieve_fraction: 0.0,
-            shared_qk: false,
-            fixed_scores: false,
-            certificate: false,
-            verified: false,
-            trusted: false,
-            isa: None,
-        }
-    }
 }
 
 impl AttentionOptions {
@@ -140,19 +129,19 @@ impl AttentionOptions {
             self.mode = Mode::Exact;
         }
         let or = |x: usize, d: usize| if x == 0 { d } else { x };
-        self.levels = or(self.levels, 3);
-        self.num_simple = or(self.num_simple, 4);
-        self.num_composite = or(self.num_composite, 2);
-        self.field_of_view = or(self.field_of_view, 30);
+        self.levels = or(self.levels, tunables::LEVELS);
+        self.num_simple = or(self.num_simple, tunables::NUM_SIMPLE);
+        self.num_composite = or(self.num_composite, tunables::NUM_COMPOSITE);
+        self.field_of_view = or(self.field_of_view, tunables::FIELD_OF_VIEW);
         self.num_threads = or(self.num_threads, 1);
         if TOP_K {
-            self.top_k = or(self.top_k, top_k_for(rows_kv, 0.005));
+            self.top_k = or(self.top_k, top_k_for(rows_kv, tunables::TOP_K_SHARE));
         }
         if self.tolerance == 0.0 {
-            self.tolerance = 0.05;
+            self.tolerance = tunables::TOLERANCE;
         }
         if self.retrieve_fraction == 0.0 {
-            self.retrieve_fraction = 0.8;
+            self.retrieve_fraction = tunables::RETRIEVE_FRACTION;
         }
         if self.scale == 0.0 {
             self.scale = 1.0 / libm::sqrtf(dim_k as f32);
@@ -165,5 +154,6 @@ impl AttentionOptions {
 pub fn top_k_for(n: usize, alpha: f32) -> usize {
     // In f32, where n x 0.005 rounds back to the number that was meant. NaN compares false and gives the lower end.
     let share = libm::floorf(n as f32 * alpha);
-    if share > 30.0 { share.min(50.0) as usize } else { 30 }
+    let [least, most] = tunables::TOP_K_BOUNDS;
+    if share > least { share.min(most) as usize } else { least as usize }
 }

@@ -9,9 +9,58 @@ use crate::error::{Error, Result, Status};
 use crate::features::ACCELERATED;
 use crate::mem::{Rows, RowsMut};
 
-/// Each query row attends to the keys of `index` (paper, Algorithm 1, one head): `queries [n, dim]`, `values [*, dim_v]`
-/// where row `id` belongs to the key with that id, `out [n, dim_v]`, `lse[n]`. Mask positions are ids: row i sees the keys
-/// whose ids the mask shows to row i among `values.rows()` ids.
+/// Attention of query rows over the keys of an index (paper, Algorithm 1, one head), without a mask and with default options unless
+/// others are set: `queries [n, dim]`, `values [*, dim_v]` where row `id` belongs to the key with that id. Mask positions
+/// are ids: row i sees the keys whose ids the mask shows to row i among `values.rows()` ids.
+///
+/// ```
+/// # #[cfg(all(feature = "std", feature = "full"))] {
+/// use iceformer_core::attention::{AttentionOptions, AttentionRoom, IndexProblem, Mode, index_attention};
+/// use iceformer_core::dci::{Index, IndexOptions, Scratch};
+/// use iceformer_core::mem::{Memory, Rows, RowsMut};
+///
+/// let (keys, values) = ([1.0, 0.0, 0.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0]);
+/// let mut index = Index::new(&IndexOptions::new(2))?;
+/// index.insert(Rows::new(&keys, 2)?, None)?;
+/// let memory = Memory::system(0)?;
+/// let (mut scratch, mut room) = (Scratch::new_in(&index, &memory)?, AttentionRoom::new_in(&index, 1, &memory)?);
+/// let mut out = [0.0; 1];
+/// let problem = IndexProblem::new(&index, Rows::new(&[0.0, 9.0], 2)?, Rows::new(&values, 1)?);
+/// let options = AttentionOptions { mode: Mode::Exact, ..AttentionOptions::default() };
+/// let to = &mut RowsMut::new(&mut out, 1)?;
+/// index_attention(&problem.options(options), &mut scratch, Some(&mut room), to, None)?;
+/// // Keys 1 and 2 share the weight, half and half.
+/// assert!((out[0] - 2.5).abs() < 0.01);
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct IndexProblem<'a> {
+    index: &'a Index,
+    queries: Rows<'a>,
+    values: Rows<'a>,
+    mask: Mask<'a>,
+    options: AttentionOptions,
+}
+
+impl<'a> IndexProblem<'a> {
+    /// All keys of the index for every row.
+    pub fn new(index: &'a Index, queries: Rows<'a>, values: Rows<'a>) -> Self {
+        IndexProblem { index, queries, values, mask: Mask::None, options: AttentionOptions::default() }
+    }
+
+    /// A mask.
+    pub fn mask(self, mask: Mask<'a>) -> Self {
+        IndexProblem { mask, ..self }
+    }
+
+    /// Other options.
+    pub fn options(self, options: AttentionOptions) -> Self {
+        IndexProblem { options, ..self }
+    }
+}
+
+/// Attends to the keys of an index: `out [n, dim_v]`, `lse[n]`.
 ///
 /// Exact mode scores every key of the index, top-k mode those it retrieves, accelerated mode opens cells where they matter
 /// and estimates elsewhere. With a `room` exact attention takes rows by blocks; accelerated attention is to be had with one
@@ -26,46 +75,34 @@ use crate::mem::{Rows, RowsMut};
 /// scratch or room made before the index grew, and in accelerated mode for none; `Unsupported` for an L2 index, threads,
 /// or shared query-key mode (whose keys are not the index's). Nothing is written then.
 pub fn index_attention(
-    index: &Index,
+    problem: &IndexProblem<'_>,
     scratch: &mut Scratch,
     room: Option<&mut AttentionRoom>,
-    queries: Rows<'_>,
-    values: Rows<'_>,
-    mask: Mask<'_>,
-    options: &AttentionOptions,
     out: &mut RowsMut<'_>,
     lse: Option<&mut [f32]>,
 ) -> Result<AttentionStats> {
-    attend(index, scratch, room, queries, values, mask, options, out, lse, None)
+    attend(problem, scratch, room, out, lse, None)
 }
 
 /// Accelerated attention over an index with a look at the ids that are scored exactly: for studies.
 ///
 /// # Errors
 /// As [`index_attention`].
+#[cfg(feature = "internals")]
 pub fn index_attention_watched(
-    index: &Index,
+    problem: &IndexProblem<'_>,
     scratch: &mut Scratch,
     room: &mut AttentionRoom,
-    queries: Rows<'_>,
-    values: Rows<'_>,
-    mask: Mask<'_>,
-    options: &AttentionOptions,
     out: &mut RowsMut<'_>,
     watch: Watch<'_>,
 ) -> Result<AttentionStats> {
-    attend(index, scratch, Some(room), queries, values, mask, options, out, None, Some(watch))
+    attend(problem, scratch, Some(room), out, None, Some(watch))
 }
 
-#[allow(clippy::too_many_lines)]
 fn attend(
-    index: &Index,
+    &IndexProblem { index, queries, values, mask, options }: &IndexProblem<'_>,
     scratch: &mut Scratch,
     room: Option<&mut AttentionRoom>,
-    queries: Rows<'_>,
-    values: Rows<'_>,
-    mask: Mask<'_>,
-    options: &AttentionOptions,
     out: &mut RowsMut<'_>,
     mut lse: Option<&mut [f32]>,
     watch: Option<Watch<'_>>,

@@ -1,6 +1,7 @@
 //! How sparse is a head: the softmax mass on its heaviest keys, from a few rows. Tells which layers to accelerate.
 
 use super::problem::{Checked, Problem};
+use super::tunables::SPARSITY_ROWS;
 use crate::error::{Error, Result, Status};
 use crate::mem::{Buf, Layout, Memory, Plan};
 use crate::project::Lift;
@@ -24,6 +25,21 @@ pub fn sparsity_required(problem: &Problem<'_>) -> Result<Layout> {
 ///
 /// # Errors
 /// As [`attention`](super::attention); `Argument` for k = 0; `Buffer` unless `mass` has `batch x heads_q` places.
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// use iceformer_core::attention::{Problem, sparsity};
+/// use iceformer_core::mem::{Memory, Tensor, TensorMut};
+///
+/// let (x, mut out, mut mass) = ([0.5; 10 * 4], [0.0; 10 * 4], [0.0]);
+/// let t = Tensor::new(&x, [1, 1, 10, 4])?;
+/// let problem = Problem::new(t, t, t, TensorMut::new(&mut out, [1, 1, 10, 4])?);
+/// sparsity(&problem, 2, 0, &mut mass, &Memory::system(0)?)?;
+/// // Ten keys alike: two have a fifth.
+/// assert!((mass[0] - 0.2).abs() < 1e-6);
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 pub fn sparsity(problem: &Problem<'_>, k: usize, sample_rows: usize, mass: &mut [f32], work: &Memory) -> Result<()> {
     let checked = problem.check()?;
     if k == 0 {
@@ -36,7 +52,7 @@ pub fn sparsity(problem: &Problem<'_>, k: usize, sample_rows: usize, mass: &mut 
     let mut q = Buf::filled(work, checked.dim_k, 0.0)?;
     let mut key = Buf::filled(work, checked.dim_k, 0.0)?;
     let mut logits = Buf::with_capacity(work, checked.rows_kv)?;
-    let samples = if sample_rows == 0 { 64 } else { sample_rows }.min(checked.rows_q);
+    let samples = if sample_rows == 0 { SPARSITY_ROWS } else { sample_rows }.min(checked.rows_q);
     for (unit, mass) in mass.iter_mut().enumerate() {
         let (batch, head) = (unit / checked.heads_q, unit % checked.heads_q);
         let (mut sum, mut rows) = (0.0f64, 0u32);

@@ -1,16 +1,33 @@
 //! One attention problem over four-dimensional tensors: its description and checks.
 
-use super::certificate::Certificate;
-use super::choice::{DENSE_BELOW, FINEST, MOST_KEYS, ROWS_BELOW};
 use super::mask::{Mask, Masking};
 use super::mode::Mode;
 use super::options::AttentionOptions;
 use super::stats::Reason;
+use super::tunables::{DENSE_BELOW, FINEST, MOST_KEYS, ROWS_BELOW};
 use crate::error::{Error, Result, Status};
 use crate::features::{ACCELERATED, TOP_K};
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};
 
 /// One attention call: out = softmax(scale q k^T + mask) v per head; query head h uses KV head `h / (heads_q / heads_kv)`.
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// use iceformer_core::attention::{AttentionOptions, Mode, Problem, attention};
+/// use iceformer_core::mem::{Memory, Tensor, TensorMut};
+///
+/// // Four query heads on two KV heads, eight tokens.
+/// let (q, kv, mut out) = (vec![0.5; 4 * 8 * 16], vec![0.25; 2 * 8 * 16], vec![0.0; 4 * 8 * 16]);
+/// let kv = Tensor::new(&kv, [1, 2, 8, 16])?;
+/// let to = TensorMut::new(&mut out, [1, 4, 8, 16])?;
+/// let problem = Problem::new(Tensor::new(&q, [1, 4, 8, 16])?, kv, kv, to).causal();
+/// let options = AttentionOptions { mode: Mode::Exact, ..AttentionOptions::default() };
+/// let stats = attention(&problem.options(options), &Memory::system(0)?)?;
+/// assert_eq!(stats.pairs, 4 * 36);
+/// assert!(out.iter().all(|x| (x - 0.25).abs() < 1e-6));
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 pub struct Problem<'a> {
     /// Queries `[batch, heads_q, rows_q, dim_k]`.
     pub q: Tensor<'a>,
@@ -31,6 +48,39 @@ pub struct Problem<'a> {
     pub options: AttentionOptions,
 }
 
+impl<'a> Problem<'a> {
+    /// Every key for every row, with default options; the fields and the functions below say what else there is.
+    pub fn new(q: Tensor<'a>, k: Tensor<'a>, v: Tensor<'a>, out: TensorMut<'a>) -> Self {
+        Problem { q, k, v, out, lse: None, bounds: None, mask: Mask::None, options: AttentionOptions::default() }
+    }
+
+    /// Each row sees the keys up to its own, the last row all of them.
+    pub fn causal(self) -> Self {
+        let [rows_q, rows_kv] = [self.q.shape()[2], self.v.shape()[2]];
+        self.mask(Mask::Causal { q_pos0: rows_kv.saturating_sub(rows_q) as u64 })
+    }
+
+    /// Another mask.
+    pub fn mask(self, mask: Mask<'a>) -> Self {
+        Problem { mask, ..self }
+    }
+
+    /// Other options.
+    pub fn options(self, options: AttentionOptions) -> Self {
+        Problem { options, ..self }
+    }
+
+    /// Log-sum-exps too: see [`Problem::lse`](#structfield.lse).
+    pub fn lse(self, lse: impl Into<Option<TensorMut<'a>>>) -> Self {
+        Problem { lse: lse.into(), ..self }
+    }
+
+    /// Bounds too: see [`Problem::bounds`](#structfield.bounds).
+    pub fn bounds(self, bounds: impl Into<Option<TensorMut<'a>>>) -> Self {
+        Problem { bounds: bounds.into(), ..self }
+    }
+}
+
 /// A problem that passed its checks: shapes by name, options without zeros.
 pub(super) struct Checked<'a> {
     pub batch: usize,
@@ -44,16 +94,6 @@ pub(super) struct Checked<'a> {
     pub mode: Mode,
     pub reason: Reason,
     pub masking: Masking<'a>,
-}
-
-impl<'a> Checked<'a> {
-    /// How rows are certified, for the lengths of the longest key and value.
-    pub(super) fn certificate<'b>(&'b self, problem: &'b Problem<'_>, longest: [f32; 2]) -> Certificate<'b> {
-        let AttentionOptions { scale, softcap, tolerance, .. } = self.options;
-        let bounds = problem.bounds.as_ref();
-        let numbers = [scale, softcap, tolerance];
-        Certificate::new(bounds, &self.masking, longest, self.rows_kv, numbers, problem.out.dtype())
-    }
 }
 
 fn shape(field: &'static str, reason: &'static str, need: usize, have: usize) -> Result<()> {

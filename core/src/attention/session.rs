@@ -1,20 +1,20 @@
 //! A session: the KV cache of one layer with its index or cells, for decoders that append tokens and attend with the newest.
 
 use super::cache::HeadCache;
-use super::certificate::Certificate;
-use super::choice::{DECODE_BELOW, FINEST};
+use super::certificates;
 use super::clustered::{self, FewWork, Heads, SEGMENT, Watch, Work as ClusteredWork};
-use super::dense::heads::{Dense, PIECE, most_pieces};
-use super::dense::{FEW, exact};
+use super::dense::heads::{Dense, most_pieces};
+use super::dense::{FEW, PIECE, exact};
 use super::head_topk::index_options;
 use super::problem::{check_finite, check_norms, check_range};
 use super::retrieve::{Retrieval, query_options};
 use super::session_options::SessionOptions;
 use super::stats::{AttentionStats, Reason};
+use super::tunables::{DECODE_BELOW, FINEST, TOP_K_SHARE};
 use super::{Mask, Masking, Mode, clock};
 use crate::dci::Scratch;
 use crate::error::{Error, Result, Status};
-use crate::features::{ACCELERATED, CERTIFICATES, TOP_K};
+use crate::features::{ACCELERATED, TOP_K};
 use crate::mem::{Dtype, Memory, MemoryReport, Objects, Plan, Tensor, TensorMut};
 
 /// KV cache with its index or cells. Tokens are appended by KV head and published by [`commit`](Session::commit); rows attend to
@@ -22,11 +22,95 @@ use crate::mem::{Dtype, Memory, MemoryReport, Objects, Plan, Tensor, TensorMut};
 ///
 /// Thread class: `attend` may run from several threads at once; appends to disjoint heads too; everything else is
 /// exclusive. Allocation class: creation only.
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// use iceformer_core::attention::{Attend, Session, SessionOptions};
+/// use iceformer_core::mem::{Memory, Plan, Tensor, TensorMut};
+///
+/// // Four query heads on two KV heads; a prompt of five tokens, then one more.
+/// let mut session = Session::new(&SessionOptions::new([4, 2], 8, 16))?;
+/// for tokens in [5, 1] {
+///     let kv = vec![0.5; 2 * tokens * 8];
+///     let kv = Tensor::new(&kv, [1, 2, tokens, 8])?;
+///     session.append(kv, kv)?;
+///     session.commit()?;
+///     let (q, mut out) = (vec![1.0; 4 * tokens * 8], vec![0.0; 4 * tokens * 8]);
+///     let q = Tensor::new(&q, [1, 4, tokens, 8])?;
+///     let to = TensorMut::new(&mut out, [1, 4, tokens, 8])?;
+///     session.attend(&Attend::new(q, &to), &Memory::system(0)?)?;
+///     assert!(out.iter().all(|x| (x - 0.5).abs() < 1e-6));
+/// }
+/// assert_eq!(session.len(), 6);
+/// session.truncate(5)?;
+///
+/// let mut bytes = vec![0; session.save_len()];
+/// session.save(&mut bytes)?;
+/// assert_eq!(Session::load(&bytes, &Memory::system(0)?)?.len(), 5);
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 pub struct Session {
     options: SessionOptions,
     heads: Objects<HeadCache>,
     len: usize,
     memory: Memory,
+}
+
+/// What rows of queries a session attends, and where outputs go.
+///
+/// Rows are causal unless a mask says otherwise, the last row at the last token.
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// use iceformer_core::attention::{Attend, Mask, Session, SessionOptions};
+/// use iceformer_core::mem::{Memory, Tensor, TensorMut};
+///
+/// let mut session = Session::new(&SessionOptions::new([1, 1], 4, 8))?;
+/// let (kv, mut out, mut lse) = ([1.0; 3 * 4], [0.0; 2 * 4], [0.0; 2]);
+/// let kv = Tensor::new(&kv, [1, 1, 3, 4])?;
+/// session.append(kv, kv)?;
+/// session.commit()?;
+/// let q = Tensor::new(&[0.0; 2 * 4], [1, 1, 2, 4])?;
+/// let (to, lse_to) = (TensorMut::new(&mut out, [1, 1, 2, 4])?, TensorMut::new(&mut lse, [1, 1, 2, 1])?);
+/// let call = Attend::new(q, &to).mask(Mask::None).lse(&lse_to);
+/// // Threads of the caller may take a part each.
+/// for ith in 0..2 {
+///     session.attend(&call.part(ith, 2), &Memory::system(0)?)?;
+/// }
+/// assert!((lse[0] - 3f32.ln()).abs() < 1e-6);
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Attend<'a> {
+    q: Tensor<'a>,
+    out: &'a TensorMut<'a>,
+    mask: Option<Mask<'a>>,
+    lse: Option<&'a TensorMut<'a>>,
+    part: [usize; 2],
+}
+
+impl<'a> Attend<'a> {
+    /// Queries `[1, heads_q, rows, dim_k]` and outputs `[1, heads_q, rows, dim_v]`, all of them, causal.
+    pub fn new(q: Tensor<'a>, out: &'a TensorMut<'a>) -> Self {
+        Attend { q, out, mask: None, lse: None, part: [0, 1] }
+    }
+
+    /// Another mask than the causal one.
+    pub fn mask(self, mask: impl Into<Option<Mask<'a>>>) -> Self {
+        Attend { mask: mask.into(), ..self }
+    }
+
+    /// Log-sum-exps too: f32 `[1, heads_q, rows, 1]`.
+    pub fn lse(self, lse: impl Into<Option<&'a TensorMut<'a>>>) -> Self {
+        Attend { lse: lse.into(), ..self }
+    }
+
+    /// Only part `ith` of `nth`, for threads of the caller.
+    pub fn part(self, ith: usize, nth: usize) -> Self {
+        Attend { part: [ith, nth], ..self }
+    }
 }
 
 impl Session {
@@ -209,7 +293,7 @@ impl Session {
 
     fn top_k(&self) -> usize {
         match self.options.attention.top_k {
-            0 => super::top_k_for(self.len, 0.005),
+            0 => super::top_k_for(self.len, TOP_K_SHARE),
             k => k,
         }
     }
@@ -252,55 +336,32 @@ impl Session {
         self.options.heads_q / self.options.heads_kv
     }
 
-    /// Part `ith` of `nth` of attending `rows` query rows to the published tokens: `q [1, heads_q, rows, dim_k]`,
-    /// `out [1, heads_q, rows, dim_v]`, `lse [1, heads_q, rows, 1]` f32. Mask `None`: causal, the last row at the last
-    /// token. Parts write disjoint rows and never wait for each other; the bits do not depend on `nth`. Each part needs its
-    /// own `work` of [`work_plan`](Session::work_plan) its rows.
+    /// Attends query rows, or a part of them, to the published tokens: see [`Attend`]. Parts write disjoint rows and never wait for
+    /// each other; the bits do not depend on their number. Each part needs its own `work` of
+    /// [`work_plan`](Session::work_plan) its rows.
+    ///
+    /// Thread class: shared. Allocation class: in `work` alone.
     ///
     /// # Errors
     /// `Shape`, `Argument`, `NotFinite` with the row, `State` when more causal rows than tokens are asked for; `NoMemory`
     /// when `work` is too small. Nothing is written then.
-    pub fn attend(
-        &self,
-        q: Tensor<'_>,
-        mask: Option<Mask<'_>>,
-        out: &TensorMut<'_>,
-        lse: Option<&TensorMut<'_>>,
-        work: &Memory,
-        ith: usize,
-        nth: usize,
-    ) -> Result<AttentionStats> {
-        self.attend_part(q, mask, out, lse, work, [ith, nth], &mut None)
+    pub fn attend(&self, call: &Attend<'_>, work: &Memory) -> Result<AttentionStats> {
+        self.attend_part(call, work, &mut None)
     }
 
     /// All of [`Session::attend`] in one part, to the same bits, with a look at the keys that are scored one by one though they are in
-    /// cells, by query head, row and token: for studies. Shapes, mask and `work` as there, allocating nothing. In exact and top-k mode `watch` is
-    /// not called.
+    /// cells, by query head, row and token: for studies. In exact and top-k mode `watch` is not called.
     ///
     /// # Errors
     /// As [`Session::attend`].
-    pub fn attend_watched(
-        &self,
-        q: Tensor<'_>,
-        mask: Option<Mask<'_>>,
-        out: &TensorMut<'_>,
-        work: &Memory,
-        watch: Watch<'_>,
-    ) -> Result<AttentionStats> {
-        self.attend_part(q, mask, out, None, work, [0, 1], &mut Some(watch))
+    #[cfg(feature = "internals")]
+    pub fn attend_watched(&self, call: &Attend<'_>, work: &Memory, watch: Watch<'_>) -> Result<AttentionStats> {
+        self.attend_part(call, work, &mut Some(watch))
     }
 
-    /// Part `ith` of `nth`, with or without a look.
-    fn attend_part(
-        &self,
-        q: Tensor<'_>,
-        mask: Option<Mask<'_>>,
-        out: &TensorMut<'_>,
-        lse: Option<&TensorMut<'_>>,
-        work: &Memory,
-        [ith, nth]: [usize; 2],
-        watch: &mut Option<Watch<'_>>,
-    ) -> Result<AttentionStats> {
+    /// With or without a look.
+    fn attend_part(&self, call: &Attend<'_>, work: &Memory, watch: &mut Option<Watch<'_>>) -> Result<AttentionStats> {
+        let Attend { q, out, mask, lse, part: [ith, nth] } = *call;
         let o = &self.options;
         let shape = |field, reason, need: usize, have: usize| {
             if need == have { Ok(()) } else { Err(Error::new(Status::Shape, field, reason).need(need, have)) }
@@ -360,6 +421,8 @@ impl Session {
                 self.retrieve(&q, &masking, out, lse, &mut scratch, piece, &mut stats);
             }
         } else {
+            let longest = self.heads.iter().map(HeadCache::longest);
+            let certificate = certificates::of_session(a, &masking, longest, self.len, out);
             let dense = Dense {
                 q,
                 kv: |_, head: usize| (self.heads[head].keys(), self.heads[head].values()),
@@ -367,13 +430,16 @@ impl Session {
                 out,
                 lse,
                 masking: &masking,
-                certificate: self.certificate(&masking, out),
                 scale: a.scale,
                 softcap: a.softcap,
                 shared_qk: false,
                 isa: o.isa(),
             };
-            dense.run(&mut exact_work, ith, nth, &mut stats);
+            dense.run(&mut exact_work, ith, nth, &mut stats, |head, begin, n, stats| {
+                if let Some(certificate) = &certificate {
+                    certificate.exact(&q, out, head, begin, n, stats);
+                }
+            });
             stats.score_error = exact_work.score_error() * a.scale;
         }
         stats.attend_seconds = clock::since(start);
@@ -422,16 +488,6 @@ impl Session {
                 lse[i] = row_lse;
             }
         }
-    }
-
-    /// How rows are certified, if that was asked for.
-    fn certificate<'a>(&self, masking: &'a Masking<'a>, out: &TensorMut<'_>) -> Option<Certificate<'a>> {
-        let a = &self.options.attention;
-        let longest =
-            self.heads.iter().map(HeadCache::longest).fold([0.0f32; 2], |a, b| [a[0].max(b[0]), a[1].max(b[1])]);
-        let numbers = [a.scale, a.softcap, a.tolerance];
-        (CERTIFICATES && a.certificate)
-            .then(|| Certificate::new(None, masking, longest, self.len, numbers, out.dtype()))
     }
 
     /// One part in accelerated mode.

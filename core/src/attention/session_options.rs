@@ -1,15 +1,25 @@
 //! What a caller asks of a session.
 
-use super::choice::DENSE_BELOW;
 use super::clustered::SEGMENT;
 use super::mode::Mode;
 use super::options::AttentionOptions;
+use super::tunables::DENSE_BELOW;
 use crate::error::{Error, Result, Status};
 use crate::features::{self, ACCELERATED, HALF, TOP_K};
 use crate::mem::Dtype;
 use crate::simd::Isa;
 
 /// Shape of a session.
+///
+/// ```
+/// use iceformer_core::attention::{AttentionOptions, Mode, SessionOptions};
+/// use iceformer_core::mem::Dtype;
+///
+/// let attention = AttentionOptions { mode: Mode::Exact, ..AttentionOptions::default() };
+/// let options = SessionOptions { dim_v: 32, attention, ..SessionOptions::new([8, 2], 64, 4096) };
+/// assert_eq!((options.resolve()?.kv_dtype, options.heads_q / options.heads_kv), (Dtype::F32, 4));
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct SessionOptions {
     /// Query heads, a multiple of `heads_kv`.
@@ -32,6 +42,21 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
+    /// Keys and values of `dim` f32 elements, `heads_q` query heads on `heads_kv` KV heads, room for `capacity` tokens, and defaults
+    /// for the rest.
+    pub fn new([heads_q, heads_kv]: [usize; 2], dim: usize, capacity: usize) -> Self {
+        SessionOptions {
+            heads_q,
+            heads_kv,
+            dim_k: dim,
+            dim_v: dim,
+            capacity,
+            kv_dtype: Dtype::F32,
+            attention: AttentionOptions::default(),
+            dense_below: 0,
+        }
+    }
+
     /// Whether the heads keep an index.
     pub(super) fn has_index(&self) -> bool {
         TOP_K && self.attention.mode == Mode::TopK

@@ -8,6 +8,15 @@ use crate::error::{Error, Result, Status};
 ///
 /// # Errors
 /// `Shape` when the lengths do not fit; nothing is written then.
+///
+/// ```
+/// use iceformer_core::attention::merge;
+///
+/// let (mut out, mut lse) = ([1.0], [0.0]);
+/// merge(&mut out, &mut lse, &[3.0], &[0.0], 1)?;
+/// assert_eq!((out[0], lse[0]), (2.0, 2f32.ln()));
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 pub fn merge(out_a: &mut [f32], lse_a: &mut [f32], out_b: &[f32], lse_b: &[f32], dim_v: usize) -> Result<()> {
     let rows = lse_a.len();
     let need = rows.checked_mul(dim_v).ok_or(Error::new(Status::Shape, "dim_v", "size overflows"))?;

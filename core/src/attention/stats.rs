@@ -20,6 +20,24 @@ pub enum Reason {
 }
 
 /// What a call did. Parts of a partitioned call each report their own share.
+///
+/// ```
+/// # #[cfg(all(feature = "std", feature = "full"))] {
+/// use iceformer_core::attention::{AttentionOptions, Mode, Problem, Reason, attention};
+/// use iceformer_core::mem::{Memory, Tensor, TensorMut};
+///
+/// let x: Vec<f32> = (0..4096 * 16).map(|i| 0.5 * (i as f32).sin()).collect();
+/// let (mut out, shape) = (vec![0.0; x.len()], [1, 1, 4096, 16]);
+/// let t = Tensor::new(&x, shape)?;
+/// let problem = Problem::new(t, t, t, TensorMut::new(&mut out, shape)?).causal();
+/// let stats = attention(&problem, &Memory::system(0)?)?;
+/// assert_eq!((stats.mode, stats.reason), (Mode::Accelerated, Reason::Cheaper));
+/// assert!(stats.pairs < stats.pairs_dense / 2);
+/// // The error of a few sampled rows, which were attended exactly, too.
+/// assert!(stats.measured.rows() > 0 && stats.measured.mean() < 0.05);
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionStats {
     /// Mode that ran.

@@ -1,18 +1,17 @@
 //! Exact answers to many queries at once: keys against panels of queries in register tiles. The tiles only sift; what
 //! passes is scored by the kernel that single queries use, so that answers and ties are those of brute force, bit by bit.
 
-use super::chunk::{Chunk, STEP};
+use super::chunk::Chunk;
 use super::lists::{Allowed, Entry};
 use super::params::Metric;
 use super::slots::NO_ID;
+use super::tunables::{ENTRIES_A_STEP, KEYS_A_BLOCK};
 use super::{Index, Neighbor};
 use crate::mem::Rows;
 use crate::project::Lift;
 use crate::simd::codes::{Catch, Rerank, Sieve};
 use crate::simd::tile::PANEL;
 
-/// Keys that every panel of a chunk is held against before the next ones.
-const BLOCK: usize = 1024;
 /// Keys caught for the queries of one panel.
 struct Nets<'a> {
     index: &'a Index,
@@ -85,8 +84,8 @@ impl Index {
     pub(super) fn score_entries(&self, query: &[f32], entries: &mut [Entry]) {
         let l2 = self.options.metric == Metric::L2;
         let sign = if l2 { -1.0 } else { 1.0 };
-        for part in entries.chunks_mut(STEP) {
-            let (mut at, mut scores) = ([0; STEP], [0.0; STEP]);
+        for part in entries.chunks_mut(ENTRIES_A_STEP) {
+            let (mut at, mut scores) = ([0; ENTRIES_A_STEP], [0.0; ENTRIES_A_STEP]);
             at.iter_mut().zip(part.iter()).for_each(|(at, e)| *at = e.at);
             let (at, out) = (&at[..part.len()], &mut scores[..part.len()]);
             self.isa.run(Rerank { rows: &self.keys, dim: self.dim(), at, query, l2, out });
@@ -131,7 +130,7 @@ impl Index {
         let slack = (dim + 16) as f32 * f32::EPSILON;
         let panels = n.div_ceil(PANEL);
         let mut spread = [0.0; PANEL];
-        for lo in (0..if keep > 0 { slots } else { 0 }).step_by(BLOCK) {
+        for lo in (0..if keep > 0 { slots } else { 0 }).step_by(KEYS_A_BLOCK) {
             for p in 0..panels {
                 let count = (n - p * PANEL).min(PANEL);
                 let rows = &batch.rows[p * PANEL * dim..][..count * dim];
@@ -155,7 +154,7 @@ impl Index {
                     panel: &batch.panels[p * dim * PANEL..][..dim * PANEL],
                     keys,
                     lo,
-                    hi: (lo + BLOCK).min(slots),
+                    hi: (lo + KEYS_A_BLOCK).min(slots),
                     lanes: count,
                     norm2: &self.norm2,
                     half: if l2 { 0.5 - slack } else { 0.0 },
@@ -163,7 +162,7 @@ impl Index {
                     room: &mut batch.product,
                     catch: &mut nets,
                 });
-                if lo + BLOCK >= slots {
+                if lo + KEYS_A_BLOCK >= slots {
                     (0..count).for_each(|lane| nets.settle(lane));
                 }
             }

@@ -1,19 +1,12 @@
 //! Queries of a batch that are answered together, and what is found for them.
 
 use super::lists::Entry;
+use super::tunables::{CHUNK_ELEMENTS, CHUNK_PANELS, ENTRIES_A_STEP};
 use crate::features::CELLS;
-use crate::mem::{Buf, Maker, Plan};
+use crate::mem::{Buf, Maker};
 use crate::simd::Isa;
 use crate::simd::codes::{Pack, SIEVE};
 use crate::simd::tile::{KEYS, PANEL};
-
-/// Most queries of a chunk, in panels.
-const PANELS: usize = 21;
-/// Elements of the queries of a chunk, about.
-const ELEMENTS: usize = 1 << 19;
-
-/// Entries that are scored at a time.
-pub(super) const STEP: usize = 64;
 
 /// What batches need of a scratch.
 pub(super) struct Chunk {
@@ -43,22 +36,13 @@ impl ChunkShape {
         if !CELLS {
             return ChunkShape { chunk: 0, dim, product: 0, entries: 0 };
         }
-        let panels = (ELEMENTS / (dim * PANEL)).min(slots / 128).clamp(1, PANELS);
+        let panels = (CHUNK_ELEMENTS / (dim * PANEL)).min(slots / 128).clamp(1, CHUNK_PANELS);
         ChunkShape {
             chunk: panels * PANEL,
             dim,
             product: (rows.max(SIEVE) + KEYS) * PANEL,
-            entries: (slots + 2 * STEP).max(slots.saturating_mul(16).min(1 << 19)),
+            entries: (slots + 2 * ENTRIES_A_STEP).max(slots.saturating_mul(16).min(1 << 19)),
         }
-    }
-
-    pub fn plan(&self, plan: &mut Plan) {
-        Buf::<f32>::plan(plan, self.chunk * self.dim);
-        Buf::<f32>::plan(plan, self.chunk * self.dim);
-        Buf::<f32>::plan(plan, self.product);
-        Buf::<Entry>::plan(plan, self.entries);
-        Buf::<u32>::plan(plan, self.chunk);
-        Buf::<f32>::plan(plan, self.chunk);
     }
 
     pub fn make(&self, m: &mut Maker<'_>) -> Chunk {
@@ -81,7 +65,7 @@ impl Chunk {
 
     /// Entries of a list that is cut back to `keep`, for an index of `len` keys.
     pub fn room(&self, keep: usize, len: usize) -> usize {
-        (keep + keep.clamp(STEP, 4096)).min(len.max(keep) + STEP).min(self.entries.len())
+        (keep + keep.clamp(ENTRIES_A_STEP, 4096)).min(len.max(keep) + ENTRIES_A_STEP).min(self.entries.len())
     }
 
     /// Transposes the first `n` rows into panels.

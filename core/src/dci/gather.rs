@@ -9,7 +9,7 @@ use crate::mem::{Buf, Maker, Plan, Rows};
 impl Index {
     /// Adds what [`arranging`](Index::arranging) takes to a plan.
     pub(crate) fn plan_arranging(&self, plan: &mut Plan) {
-        Arranging::plan(plan, self.dim(), Self::celled(&self.options, self.capacity()));
+        plan.count(|m| self.arranging(m));
     }
 
     /// Room for ordering the keys of this index at its present capacity.

@@ -19,6 +19,26 @@ use crate::simd::Isa;
 ///
 /// Thread class: `&self` calls may run at once, each with its own [`Scratch`](super::Scratch). Allocation class: queries
 /// never; inserts only when they exceed [`capacity`](Index::capacity).
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// use iceformer_core::dci::{Index, IndexOptions, Neighbor, QueryOptions, Scratch};
+/// use iceformer_core::mem::{Memory, Rows};
+///
+/// let mut index = Index::new(&IndexOptions::new(2))?;
+/// index.insert(Rows::new(&[1.0, 0.0, 0.0, 1.0, 2.0, 1.0], 2)?, None)?; // ids 0, 1, 2
+/// index.remove(&[1])?;
+/// let mut scratch = Scratch::new_in(&index, &Memory::system(0)?)?;
+/// let mut found = [Neighbor::default(); 2];
+/// index.query(&mut scratch, Rows::new(&[1.0, 1.0], 2)?, &QueryOptions::new(2), &mut found, None)?;
+/// assert_eq!(found, [Neighbor { id: 2, score: 3.0 }, Neighbor { id: 0, score: 1.0 }]);
+///
+/// let mut bytes = vec![0; index.save_len()];
+/// index.save(&mut bytes)?;
+/// assert!(Index::load(&bytes, &Memory::system(0)?)?.contains(2));
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 pub struct Index {
     pub(super) options: IndexOptions,
     pub(super) isa: Isa,
@@ -115,23 +135,38 @@ impl Index {
     /// The same for an index that holds its keys itself, or only looks at them.
     pub(super) fn plan_with(options: &IndexOptions, plan: &mut Plan, keys: bool) -> Result<()> {
         let o = options.resolve()?;
-        let (lists, n) = (Self::lists_of(&o), o.capacity);
-        Projector::plan(plan, lists, o.dim, o.metric.lifted());
-        Buf::<u64>::plan(plan, n);
-        Buf::<f32>::plan(plan, if keys { n.saturating_mul(o.dim) } else { 0 });
-        Buf::<f32>::plan(plan, n);
-        Buf::<f32>::plan(plan, n.saturating_mul(lists));
-        Buf::<u8>::plan(plan, n);
-        Buf::<u32>::plan(plan, n);
-        IdMap::plan(plan, n);
-        Pool::plan(plan, Self::entries(&o, n), lists * o.depth());
-        for level in 0..o.depth() {
-            Level::plan(plan, lists, level, o.depth(), n, o.promotion);
-        }
-        Buf::<(u64, u32)>::plan(plan, n);
-        Buf::<f32>::plan(plan, Self::parents_room(&o, n));
-        Cells::plan(plan, o.dim, Self::celled(&o, n), o.directions == Directions::Fitted);
+        plan.count(|m| Self::made(m, &o, if keys { None } else { Some(&[]) }));
         Ok(())
+    }
+
+    /// All arrays, for resolved options; `keys` are those of an index that only looks at them. Directions and lists are still to come.
+    fn made(m: &mut Maker<'_>, o: &IndexOptions, keys: Option<&'static [f32]>) -> Index {
+        let isa = o.isa.unwrap_or_else(Isa::best);
+        let (lists, n) = (Self::lists_of(o), o.capacity);
+        Index {
+            isa,
+            projector: Projector::made(m, lists, o.dim, o.metric.lifted(), isa),
+            lift: Lift::new(o.max_norm),
+            ids: m.room(n),
+            keys: match keys {
+                None => Held::Own(m.room(n.saturating_mul(o.dim))),
+                Some(keys) => Held::View(keys),
+            },
+            norm2: m.room(n),
+            proj: m.room(n.saturating_mul(lists)),
+            height: m.room(n),
+            free: m.room(n),
+            map: IdMap::made(m, n),
+            next_id: 0,
+            pool: Pool::made(m, Self::entries(o, n), lists * o.depth()),
+            levels: core::array::from_fn(|level| Level::made(m, lists, level, o.depth(), n, o.promotion)),
+            moves: m.room(n),
+            dists: m.room(Self::parents_room(o, n)),
+            cells: Part::of(|| Cells::made(m, o.dim, Self::celled(o, n), o.directions == Directions::Fitted)),
+            capacity: n,
+            memory: m.memory().clone(),
+            options: *o,
+        }
     }
 
     /// An index on the system allocator, without a limit.
@@ -155,47 +190,12 @@ impl Index {
     pub(super) fn new_with(options: &IndexOptions, memory: &Memory, keys: Option<&'static [f32]>) -> Result<Index> {
         let mut o = options.resolve()?;
         o.fixed |= memory.is_region();
-        let isa = o.isa.unwrap_or_else(Isa::best);
-        let (lists, n) = (Self::lists_of(&o), o.capacity);
-        let projector = Projector::new(memory, lists, o.dim, o.metric.lifted(), o.seed, isa)?;
-        let map = IdMap::with_capacity(memory, n)?;
-        let pool = Pool::with_capacity(memory, Self::entries(&o, n), lists * o.depth())?;
-        let mut m = Maker::new(memory);
-        let mut index = Index {
-            isa,
-            projector,
-            lift: Lift::new(o.max_norm),
-            ids: m.room(n),
-            keys: match keys {
-                None => Held::Own(m.room(n.saturating_mul(o.dim))),
-                Some(keys) => Held::View(keys),
-            },
-            norm2: m.room(n),
-            proj: m.room(n.saturating_mul(lists)),
-            height: m.room(n),
-            free: m.room(n),
-            map,
-            next_id: 0,
-            pool,
-            levels: core::array::from_fn(|_| Level::new(memory)),
-            moves: m.room(n),
-            dists: m.room(Self::parents_room(&o, n)),
-            cells: Part::of(|| Cells::new(memory, o.dim)),
-            capacity: n,
-            memory: memory.clone(),
-            options: o,
-        };
-        m.finish()?;
-        if let Some(cells) = index.cells.get_mut() {
-            cells.prepare(o.dim, Self::celled(&o, n), o.directions == Directions::Fitted)?;
-        }
+        let mut index = Maker::make(memory, |m| Self::made(m, &o, keys))?;
+        index.projector.draw(o.seed);
         for level in 0..o.depth() {
-            let l = &mut index.levels[level];
-            l.lists.reserve(lists)?;
-            for i in 0..lists {
-                l.lists.push(SkipList::new(hash(o.seed, (level as u64) << 32 | i as u64)))?;
+            for i in 0..Self::lists_of(&o) {
+                index.levels[level].lists.push(SkipList::new(hash(o.seed, (level as u64) << 32 | i as u64)))?;
             }
-            l.reserve(level, o.depth(), n, o.promotion)?;
         }
         Ok(index)
     }
@@ -261,11 +261,13 @@ impl Index {
     }
 
     /// The directions.
+    #[cfg(feature = "internals")]
     pub fn projector(&self) -> &Projector {
         &self.projector
     }
 
     /// The lift as it stands (bound 0 with the L2 metric or before the first key).
+    #[cfg(feature = "internals")]
     pub fn lift(&self) -> &Lift {
         &self.lift
     }

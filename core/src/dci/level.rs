@@ -8,7 +8,7 @@
 use crate::error::Result;
 use crate::features::LEVELS;
 use crate::list::{Pool, SkipList};
-use crate::mem::{Buf, Memory, Plan};
+use crate::mem::{Buf, Maker};
 
 /// Most levels.
 pub(super) const MAX_LEVELS: usize = if LEVELS { 8 } else { 1 };
@@ -41,23 +41,23 @@ pub(super) struct Level {
 }
 
 impl Level {
-    pub fn plan(plan: &mut Plan, lists: usize, level: usize, levels: usize, capacity: usize, promotion: f32) {
+    /// Level `level` of `levels`, without its lists.
+    pub fn made(
+        m: &mut Maker<'_>,
+        lists: usize,
+        level: usize,
+        levels: usize,
+        capacity: usize,
+        promotion: f32,
+    ) -> Level {
         let below_top = if level + 1 < levels { capacity } else { 0 };
-        let above_leaves = if level > 0 { capacity } else { 0 };
-        Buf::<SkipList>::plan(plan, lists);
-        Buf::<u32>::plan(plan, if level > 0 { room(capacity, promotion, level) } else { 0 });
-        Buf::<u32>::plan(plan, below_top);
-        Buf::<f32>::plan(plan, below_top);
-        Buf::<u32>::plan(plan, above_leaves);
-    }
-
-    pub fn new(memory: &Memory) -> Level {
+        let above_leaves = if level > 0 && level < levels { capacity } else { 0 };
         Level {
-            lists: Buf::new(memory),
-            members: Buf::new(memory),
-            cell: Buf::new(memory),
-            dist2: Buf::new(memory),
-            population: Buf::new(memory),
+            lists: m.room(if level < levels { lists } else { 0 }),
+            members: m.room(if above_leaves > 0 { room(capacity, promotion, level) } else { 0 }),
+            cell: m.room(below_top),
+            dist2: m.room(below_top),
+            population: m.room(above_leaves),
         }
     }
 

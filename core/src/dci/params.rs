@@ -62,8 +62,16 @@ impl Engine {
     }
 }
 
-/// Shape of an index. `Default` plus `dim` is a valid one.
-#[derive(Clone, Copy, Debug)]
+/// Shape of an index. In each field but `dim` 0 means its default.
+///
+/// ```
+/// use iceformer_core::dci::{Engine, IndexOptions, Metric};
+///
+/// let options = IndexOptions { metric: Metric::L2, engine: Engine::Walk, ..IndexOptions::new(64) };
+/// assert_eq!(options.resolve()?.num_simple, 4);
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
 pub struct IndexOptions {
     /// Elements of a key, 1 to 65535.
     pub dim: usize,
@@ -96,27 +104,6 @@ pub struct IndexOptions {
     /// What queries are made ready for: [`Engine::Walk`] and [`Engine::Scan`] keep sorted lists, [`Engine::Cells`] cells,
     /// [`Engine::Auto`] both.
     pub engine: Engine,
-}
-
-impl Default for IndexOptions {
-    fn default() -> Self {
-        IndexOptions {
-            dim: 0,
-            metric: Metric::InnerProduct,
-            num_simple: 0,
-            num_composite: 0,
-            levels: 0,
-            promotion: 0.0,
-            seed: 0,
-            directions: Directions::Random,
-            capacity: 0,
-            fixed: false,
-            max_norm: 0.0,
-            trusted: false,
-            isa: None,
-            engine: Engine::Auto,
-        }
-    }
 }
 
 impl IndexOptions {
@@ -205,6 +192,13 @@ pub const MAX_KEYS: usize = (1 << 31) - 16;
 pub const MAX_NORM: f32 = 1e18;
 
 /// Budgets and limits of a query. All 0 = the defaults.
+///
+/// ```
+/// use iceformer_core::dci::QueryOptions;
+///
+/// let ten = QueryOptions { target_recall: 0.8, id_end: 5000, ..QueryOptions::new(10) };
+/// assert!(ten.resolve().is_ok() && QueryOptions::new(0).resolve().is_err());
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct QueryOptions<'a> {
     /// Neighbours wanted per query, at least 1.

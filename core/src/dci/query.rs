@@ -6,21 +6,15 @@ use super::index::unit;
 use super::level::ROOT;
 use super::lists::{Allowed, Entry, by_place};
 use super::params::{Engine, MAX_NORM, Metric, Neighbor, QueryOptions};
-use super::scratch::{ASKED, Budget, Many, NEIGHBOURS, Scratch};
+use super::scratch::{Budget, Many, Scratch};
 use super::search::Place;
 use super::slots::NO_ID;
+use super::tunables::{BATCH_FROM, CANDIDATES_A_TURN, MEASURE_FROM, MEASURED_NEIGHBOURS, MEASURED_QUERIES};
 use crate::error::{Error, Result, Status, reserved};
 use crate::features::{CELLS, LEVELS};
 use crate::mem::Rows;
 use crate::project::Lift;
 use crate::queue::TopK;
-
-/// Fewer queries than this are answered one by one where every key is scored.
-const FEW: usize = 4;
-/// Candidates that are scored before looking whether to go on.
-const TURN: usize = 8;
-/// From so many queries on, some are answered exactly first.
-const MANY: usize = 512;
 
 /// How queries are answered.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -185,7 +179,7 @@ impl Index {
             }
         }
         // A few queries, or few keys in sight, are faster one by one: tiles would be empty.
-        if !CELLS || effort == Effort::EXACT && (n < FEW || admitted < live / 4) {
+        if !CELLS || effort == Effort::EXACT && (n < BATCH_FROM || admitted < live / 4) {
             for row in 0..n {
                 self.read_query(queries, row, &mut scratch.query);
                 self.search_exact(scratch, &o);
@@ -231,8 +225,8 @@ impl Index {
             list.sort_unstable_by(by_place);
         }
         let mut last = k;
-        for (step, part) in list.chunks_mut(TURN).enumerate() {
-            let first = step * TURN;
+        for (step, part) in list.chunks_mut(CANDIDATES_A_TURN).enumerate() {
+            let first = step * CANDIDATES_A_TURN;
             if first > last.saturating_add(patience) {
                 break;
             }
@@ -260,7 +254,7 @@ impl Index {
         if options.budgeted() {
             return self.budget(options, k);
         }
-        if queries.rows() >= MANY {
+        if queries.rows() >= MEASURE_FROM {
             return self.measure(scratch, queries, k, o.target_recall);
         }
         self.cells.effort(k, o.target_recall)
@@ -281,9 +275,10 @@ impl Index {
     /// Answers some of the queries exactly and chooses what finds a share `target` of that for least.
     fn measure(&self, scratch: &mut Scratch, queries: Rows<'_>, k: usize, target: f32) -> Effort {
         let (n, dim) = (queries.rows(), self.dim());
-        let near = k.min(NEIGHBOURS);
+        let near = k.min(MEASURED_NEIGHBOURS);
         // A small batch is not worth many exact answers.
-        let asked = (n / 16).min(ASKED).min(scratch.many.batch.queries(scratch.many.batch.room(near, self.len())));
+        let asked =
+            (n / 16).min(MEASURED_QUERIES).min(scratch.many.batch.queries(scratch.many.batch.room(near, self.len())));
         for i in 0..asked {
             self.read_query(queries, i * n / asked, &mut scratch.many.batch.rows[i * dim..][..dim]);
         }
@@ -407,6 +402,7 @@ impl Index {
     /// # Errors
     /// As [`query`](Index::query); `Unsupported` with more than one level; `Argument` for an unknown composite or an
     /// automatic engine; `Buffer` when `out` is too small.
+    #[cfg(feature = "internals")]
     pub fn candidates(
         &self,
         scratch: &mut Scratch,

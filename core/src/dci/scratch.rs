@@ -5,6 +5,7 @@ use super::cells::{Found, Probing, Shape as CellShape};
 use super::chunk::{Chunk, ChunkShape};
 use super::level::room;
 use super::params::{Engine, IndexOptions, Neighbor, QueryOptions};
+use super::tunables::{MEASURED_NEIGHBOURS, MEASURED_QUERIES};
 use crate::error::{Error, Result, Status};
 use crate::features::{CELLS, Part};
 use crate::list::Cursor;
@@ -24,6 +25,21 @@ pub(super) struct Entry {
 /// Query state of one thread, sized for one index at its capacity when this was made. Queries allocate nothing.
 ///
 /// Thread class: exclusive to one call at a time. Memory: O(capacity x num_simple).
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// use iceformer_core::dci::{Index, IndexOptions, Scratch};
+/// use iceformer_core::mem::{Memory, Plan};
+///
+/// let index = Index::new(&IndexOptions { capacity: 100, ..IndexOptions::new(8) })?;
+/// let mut plan = Plan::new();
+/// Memory::plan(&mut plan);
+/// Scratch::plan(&index, &mut plan);
+/// // One for each thread that asks.
+/// assert!(Scratch::new_in(&index, &Memory::system(plan.finish()?.bytes)?).is_ok());
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 pub struct Scratch {
     pub(super) slots: usize,
     pub(super) lists: usize,
@@ -63,10 +79,6 @@ pub(super) struct Sample {
     pub codes: Buf<u32>,
 }
 
-/// Queries of a batch that are asked exactly to see what a recall takes, and most neighbours of each.
-pub(super) const ASKED: usize = 48;
-pub(super) const NEIGHBOURS: usize = 64;
-
 /// Sizes of a scratch.
 struct Shape {
     slots: usize,
@@ -95,35 +107,44 @@ impl Shape {
             entries: if o.engine.lists() { slots.saturating_mul(o.num_simple) } else { 0 },
             batch: ChunkShape::new(o.dim, slots, celled.product()),
             celled,
-            sample: if celled.rank > 0 { ASKED * NEIGHBOURS } else { 0 },
+            sample: if celled.rank > 0 { MEASURED_QUERIES * MEASURED_NEIGHBOURS } else { 0 },
         }
     }
 
-    fn plan(&self, plan: &mut Plan) {
-        Buf::<f32>::plan(plan, self.dim);
-        Buf::<f32>::plan(plan, self.lists);
-        Buf::<u32>::plan(plan, self.cells);
-        Frontier::plan(plan, self.cursors);
-        Buf::<Cursor>::plan(plan, self.cursors);
-        Seen::plan(plan, self.slots);
-        Seen::plan(plan, self.slots);
-        Buf::<Entry>::plan(plan, self.entries);
-        Buf::<u32>::plan(plan, self.slots);
-        Buf::<f32>::plan(plan, self.slots);
-        TopK::plan(plan, self.slots);
-        Buf::<Neighbor>::plan(plan, self.slots);
-        self.batch.plan(plan);
-        Probing::plan(plan, &self.celled, self.batch.chunk);
-        Buf::<Neighbor>::plan(plan, self.sample);
-        Buf::<Found>::plan(plan, self.sample);
-        Buf::<u32>::plan(plan, self.sample);
+    fn make(&self, m: &mut Maker<'_>) -> Scratch {
+        let s = self;
+        Scratch {
+            slots: s.slots,
+            lists: s.lists,
+            query: m.filled(s.dim, 0.0),
+            proj: m.filled(s.lists, 0.0),
+            view: m.room(s.cells),
+            frontier: Frontier::made(m, s.cursors),
+            cursors: m.room(s.cursors),
+            hits: Seen::made(m, s.slots),
+            picked: Seen::made(m, s.slots),
+            entries: m.room(s.entries),
+            found: m.room(s.slots),
+            scores: m.room(s.slots),
+            top: TopK::made(m, s.slots),
+            chosen: m.room(s.slots),
+            many: Part::of(|| Many {
+                batch: s.batch.make(m),
+                probing: Probing::new(m, &s.celled, s.batch.chunk),
+                sample: Sample {
+                    truth: m.filled(s.sample, Neighbor::default()),
+                    found: m.filled(s.sample, Found::default()),
+                    codes: m.filled(s.sample, 0),
+                },
+            }),
+        }
     }
 }
 
 impl Scratch {
     /// Adds the blocks of a scratch for `index` to a plan (without the `Memory` block and the struct itself).
     pub fn plan(index: &Index, plan: &mut Plan) {
-        Shape::new(index.options(), index.capacity()).plan(plan);
+        plan.count(|m| Shape::new(index.options(), index.capacity()).make(m));
     }
 
     /// The same for an index that does not exist yet.
@@ -132,7 +153,7 @@ impl Scratch {
     /// As [`IndexOptions::resolve`].
     pub fn plan_new(options: &IndexOptions, plan: &mut Plan) -> Result<()> {
         let o = options.resolve()?;
-        Shape::new(&o, o.capacity).plan(plan);
+        plan.count(|m| Shape::new(&o, o.capacity).make(m));
         Ok(())
     }
 
@@ -141,34 +162,7 @@ impl Scratch {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn new_in(index: &Index, memory: &Memory) -> Result<Scratch> {
-        let s = Shape::new(index.options(), index.capacity());
-        let mut m = Maker::new(memory);
-        let scratch = Scratch {
-            slots: s.slots,
-            lists: s.lists,
-            query: m.filled(s.dim, 0.0),
-            proj: m.filled(s.lists, 0.0),
-            view: m.room(s.cells),
-            frontier: Frontier::made(&mut m, s.cursors),
-            cursors: m.room(s.cursors),
-            hits: Seen::made(&mut m, s.slots),
-            picked: Seen::made(&mut m, s.slots),
-            entries: m.room(s.entries),
-            found: m.room(s.slots),
-            scores: m.room(s.slots),
-            top: TopK::made(&mut m, s.slots),
-            chosen: m.room(s.slots),
-            many: Part::of(|| Many {
-                batch: s.batch.make(&mut m),
-                probing: Probing::new(&mut m, &s.celled, s.batch.chunk),
-                sample: Sample {
-                    truth: m.filled(s.sample, Neighbor::default()),
-                    found: m.filled(s.sample, Found::default()),
-                    codes: m.filled(s.sample, 0),
-                },
-            }),
-        };
-        m.finish().map(|()| scratch)
+        Maker::make(memory, |m| Shape::new(index.options(), index.capacity()).make(m))
     }
 
     /// Whether this scratch fits the index as it is now.

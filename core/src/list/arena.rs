@@ -2,7 +2,7 @@
 
 use super::NIL;
 use crate::error::{Error, Result, Status};
-use crate::mem::{Buf, Memory, Plan};
+use crate::mem::{Buf, Maker, Memory, Plan};
 
 /// Entries in a full node.
 pub const NODE: usize = 32;
@@ -136,9 +136,14 @@ impl Pool {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn with_capacity(memory: &Memory, entries: usize, lists: usize) -> Result<Pool> {
+        Maker::make(memory, |m| Pool::made(m, entries, lists))
+    }
+
+    /// The same as part of a larger object.
+    pub(crate) fn made(m: &mut Maker<'_>, entries: usize, lists: usize) -> Pool {
         let mut pool = Pool {
-            nodes: Buf::new(memory),
-            elems: Buf::new(memory),
+            nodes: Buf::new(m.memory()),
+            elems: Buf::new(m.memory()),
             free_node: NIL,
             free_elem: NIL,
             nodes_used: 0,
@@ -148,8 +153,8 @@ impl Pool {
             max_entries: 0,
             max_lists: 0,
         };
-        pool.reserve(entries, lists)?;
-        Ok(pool)
+        m.other(|plan| Pool::plan(plan, entries, lists), || pool.reserve(entries, lists));
+        pool
     }
 
     /// Raises the capacity; never lowers it. O(nodes); may allocate.

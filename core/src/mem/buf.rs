@@ -181,53 +181,6 @@ fn room(memory: &Memory, cap: usize, size: usize) -> Result<NonNull<u8>> {
     }
 }
 
-/// Makes the arrays of an object: after a refusal the rest stay empty, and [`finish`](Maker::finish) says so. One check for
-/// all, instead of one with its own way back after each, and calls instead of copies: work memory is made anew by every call, and
-/// between the steps of a model nothing of the code stays in caches.
-pub(crate) struct Maker<'a> {
-    memory: &'a Memory,
-    result: Result<()>,
-}
-
-impl<'a> Maker<'a> {
-    pub(crate) fn new(memory: &'a Memory) -> Self {
-        Maker { memory, result: Ok(()) }
-    }
-
-    /// As [`Buf::with_capacity`].
-    #[inline(never)]
-    pub(crate) fn room<T: Copy>(&mut self, cap: usize) -> Buf<T> {
-        let mut b = Buf::new(self.memory);
-        if self.result.is_ok() {
-            self.result = b.reserve(cap);
-        }
-        b
-    }
-
-    /// As [`Buf::filled`].
-    #[inline(never)]
-    pub(crate) fn filled<T: Copy>(&mut self, n: usize, value: T) -> Buf<T> {
-        let mut b = self.room(n);
-        if self.result.is_ok() {
-            self.result = b.resize(n, value);
-        }
-        b
-    }
-
-    /// As [`Buf::filled`] or, unless `now`, [`Buf::with_capacity`].
-    pub(crate) fn filled_if<T: Copy>(&mut self, now: bool, n: usize, value: T) -> Buf<T> {
-        if now { self.filled(n, value) } else { self.room(n) }
-    }
-
-    /// The first refusal, if there was one: the object must then be dropped.
-    ///
-    /// # Errors
-    /// `NoMemory`, `Budget`.
-    pub(crate) fn finish(self) -> Result<()> {
-        self.result
-    }
-}
-
 impl<T: Copy> Drop for Buf<T> {
     fn drop(&mut self) {
         self.release();

@@ -1,22 +1,26 @@
 //! Memory: where every byte of every object comes from.
 //!
 //! A [`Memory`] is a source (the system allocator, hooks of the caller, or one region of the caller) with a limit and
-//! accounting. Objects hold a handle to it and put all their arrays into [`Buf`]s, so nothing is ever allocated behind
+//! accounting. Objects hold a handle to it and put all their arrays into it, so nothing is ever allocated behind
 //! the caller's back, a refused allocation is an [`Error`], and a [`Plan`] can add up the exact size beforehand.
 
 mod buf;
 mod held;
+mod maker;
 mod objects;
 mod plan;
 mod rows;
 mod tensor;
 
-pub use buf::Buf;
-pub(crate) use buf::Maker;
-pub use held::{Held, f32s};
-pub use objects::Objects;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub use self::{buf::Buf, held::Held, held::f32s, objects::Objects};
+#[cfg(not(feature = "internals"))]
+pub(crate) use self::{buf::Buf, held::Held, held::f32s, objects::Objects};
+pub use half::{bf16, f16};
+pub(crate) use maker::Maker;
 pub use plan::{Layout, Plan};
-pub use rows::{Dtype, Rows, RowsMut};
+pub use rows::{Dtype, Element, Rows, RowsMut};
 pub use tensor::{Tensor, TensorMut};
 
 use crate::error::{Error, Result, Status};
@@ -75,6 +79,22 @@ struct State {
 /// Handle to a source of memory with its accounting; cheap to clone. The last handle gives the accounting block back.
 ///
 /// Thread class: handles may be cloned and dropped anywhere; allocation happens only inside exclusive calls.
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// use iceformer_core::Status;
+/// use iceformer_core::dci::{Index, IndexOptions};
+/// use iceformer_core::mem::Memory;
+///
+/// // A limit in bytes, for everything that lives in this memory.
+/// let memory = Memory::system(100_000)?;
+/// let index = Index::new_in(&IndexOptions::new(64), &memory)?;
+/// assert!(index.memory().used < 100_000);
+/// let large = IndexOptions { capacity: 100_000, ..IndexOptions::new(64) };
+/// assert_eq!(Index::new_in(&large, &memory).err().map(|e| e.status), Some(Status::Budget));
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 pub struct Memory(NonNull<State>);
 
 // SAFETY: the state is reached through atomics only; the hooks are documented as callable from any thread.
@@ -232,6 +252,24 @@ impl Memory {
         // SAFETY: the block is large enough, aligned, and ours.
         unsafe { place.write(state) };
         Ok(Memory(place))
+    }
+
+    /// Calls `f` with a memory that has nothing: for what is counted and not made. No handle may outlive the call.
+    pub(crate) fn nowhere(f: impl FnOnce(&Memory)) {
+        let state = State {
+            source: Source::Region { base: NonNull::dangling(), len: 0 },
+            limit: 0,
+            used: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+            cursor: AtomicUsize::new(0),
+            // One more than there are: the last handle gives nothing back.
+            refs: AtomicUsize::new(2),
+        };
+        {
+            let memory = Memory(NonNull::from(&state));
+            f(&memory);
+        }
+        assert!(state.refs.load(Relaxed) == 1, "a handle outlives its memory");
     }
 
     fn state(&self) -> &State {

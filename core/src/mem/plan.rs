@@ -14,6 +14,22 @@ pub struct Layout {
 
 /// Adds up the blocks of an object. Every container has a `plan` function beside its constructor; tests hold that an
 /// object fits exactly the bytes planned for it and not one less.
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// use iceformer_core::dci::{Index, IndexOptions};
+/// use iceformer_core::mem::{Memory, Plan};
+///
+/// let options = IndexOptions { capacity: 1000, ..IndexOptions::new(64) };
+/// let mut plan = Plan::new();
+/// Memory::plan(&mut plan);
+/// Index::plan(&options, &mut plan)?;
+/// let bytes = plan.finish()?.bytes;
+/// // Exactly so many are taken.
+/// assert_eq!(Index::new_in(&options, &Memory::system(bytes)?)?.memory().used, bytes);
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
     bytes: usize,

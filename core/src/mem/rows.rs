@@ -6,6 +6,12 @@ use core::marker::PhantomData;
 use half::{bf16, f16};
 
 /// Element type of a view.
+///
+/// ```
+/// use iceformer_core::mem::Dtype;
+///
+/// assert_eq!([Dtype::F32, Dtype::F16, Dtype::Bf16].map(Dtype::size), [4, 2, 2]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
     /// 32-bit float.
@@ -39,6 +45,31 @@ impl Dtype {
     }
 }
 
+/// What rows and tensors are made of: `f32`, [`struct@f16`] and [`bf16`].
+pub trait Element: Copy + private::Sealed {
+    /// How it is named at run time.
+    const DTYPE: Dtype;
+}
+
+mod private {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
+}
+
+impl Element for f32 {
+    const DTYPE: Dtype = Dtype::F32;
+}
+
+impl Element for f16 {
+    const DTYPE: Dtype = Dtype::F16;
+}
+
+impl Element for bf16 {
+    const DTYPE: Dtype = Dtype::Bf16;
+}
+
 /// Checks a matrix description: row length, stride and address range. `field` names it in errors.
 pub(super) fn check(
     addr: usize,
@@ -69,7 +100,37 @@ pub(super) fn check(
     }
 }
 
+/// Rows of `cols` elements that `len` elements are.
+fn whole_rows(len: usize, cols: usize) -> Result<usize> {
+    if cols == 0 || !len.is_multiple_of(cols) {
+        return Err(Error::new(Status::Shape, "rows", "length is not a multiple of the row size").value(len as u64));
+    }
+    Ok(len / cols)
+}
+
+/// The stride in bytes of rows, `stride` elements apart, that lie in `len` elements.
+fn fitting(len: usize, dtype: Dtype, rows: usize, cols: usize, stride: usize) -> Result<usize> {
+    dtype.check("rows")?;
+    let need = rows.saturating_sub(1).checked_mul(stride).and_then(|s| s.checked_add(if rows > 0 { cols } else { 0 }));
+    if stride < cols || need.is_none_or(|n| n > len) {
+        return Err(Error::new(Status::Stride, "rows", "rows do not fit the slice").value(stride as u64));
+    }
+    // No slice is longer than the address space; a single row may claim any stride.
+    Ok(stride.saturating_mul(dtype.size()))
+}
+
 /// Read-only matrix: `rows` rows of `cols` contiguous elements, `stride` bytes apart. Nothing between the rows is read.
+///
+/// ```
+/// use iceformer_core::mem::Rows;
+///
+/// let data = [1.0, 2.0, 9.0, 3.0, 4.0];
+/// let rows = Rows::strided(&data, 2, 2, 3)?;
+/// let mut row = [0.0; 2];
+/// rows.read(1, &mut row);
+/// assert_eq!((rows.rows(), row), (2, [3.0, 4.0]));
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     data: *const u8,
@@ -86,40 +147,31 @@ unsafe impl Send for Rows<'_> {}
 unsafe impl Sync for Rows<'_> {}
 
 impl<'a> Rows<'a> {
-    /// Packed f32 rows of `cols` elements.
+    /// Packed rows of `cols` elements: f32, f16 or bf16.
     ///
     /// # Errors
-    /// `Shape` unless `data` is whole rows.
-    pub fn new(data: &'a [f32], cols: usize) -> Result<Self> {
-        Rows::packed(data.as_ptr().cast(), data.len(), cols, Dtype::F32)
+    /// `Shape` unless `data` is whole rows; `Unsupported` for an element type that this build does not have.
+    pub fn new<T: Element>(data: &'a [T], cols: usize) -> Result<Self> {
+        Rows::strided(data, whole_rows(data.len(), cols)?, cols, cols)
     }
 
     /// Packed f16 rows.
     pub fn f16(data: &'a [f16], cols: usize) -> Result<Self> {
-        Rows::packed(data.as_ptr().cast(), data.len(), cols, Dtype::F16)
+        Rows::new(data, cols)
     }
 
     /// Packed bf16 rows.
     pub fn bf16(data: &'a [bf16], cols: usize) -> Result<Self> {
-        Rows::packed(data.as_ptr().cast(), data.len(), cols, Dtype::Bf16)
+        Rows::new(data, cols)
     }
 
-    fn packed(data: *const u8, len: usize, cols: usize, dtype: Dtype) -> Result<Self> {
-        dtype.check("rows")?;
-        if cols == 0 || !len.is_multiple_of(cols) {
-            return Err(Error::new(Status::Shape, "rows", "length is not a multiple of the row size").value(len as u64));
-        }
-        Ok(Rows { data, rows: len / cols, cols, stride: cols * dtype.size(), dtype, life: PhantomData })
-    }
-
-    /// f32 rows of `cols` elements, `stride` elements apart, inside `data`.
-    pub fn strided(data: &'a [f32], rows: usize, cols: usize, stride: usize) -> Result<Self> {
-        let need =
-            rows.saturating_sub(1).checked_mul(stride).and_then(|s| s.checked_add(if rows > 0 { cols } else { 0 }));
-        if stride < cols || need.is_none_or(|n| n > data.len()) {
-            return Err(Error::new(Status::Stride, "rows", "rows do not fit the slice").value(stride as u64));
-        }
-        Ok(Rows { data: data.as_ptr().cast(), rows, cols, stride: stride * 4, dtype: Dtype::F32, life: PhantomData })
+    /// Rows of `cols` elements, `stride` elements apart, inside `data`.
+    ///
+    /// # Errors
+    /// `Stride` unless they lie in `data` beside each other; `Unsupported` as [`Rows::new`].
+    pub fn strided<T: Element>(data: &'a [T], rows: usize, cols: usize, stride: usize) -> Result<Self> {
+        let stride = fitting(data.len(), T::DTYPE, rows, cols, stride)?;
+        Ok(Rows { data: data.as_ptr().cast(), rows, cols, stride, dtype: T::DTYPE, life: PhantomData })
     }
 
     /// Rows at a raw address; `stride` in bytes.
@@ -263,6 +315,15 @@ impl<'a> Rows<'a> {
 }
 
 /// Writable matrix, same geometry as [`Rows`]. Values are stored from f32, rounded to nearest even.
+///
+/// ```
+/// use iceformer_core::mem::RowsMut;
+///
+/// let mut data = [0.0; 5];
+/// RowsMut::strided(&mut data, 2, 2, 3)?.write(1, &[3.0, 4.0]);
+/// assert_eq!(data, [0.0, 0.0, 0.0, 3.0, 4.0]);
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct RowsMut<'a> {
     data: *mut u8,
@@ -277,20 +338,22 @@ pub struct RowsMut<'a> {
 unsafe impl Send for RowsMut<'_> {}
 
 impl<'a> RowsMut<'a> {
-    /// Packed f32 rows of `cols` elements.
-    pub fn new(data: &'a mut [f32], cols: usize) -> Result<Self> {
-        if cols == 0 || !data.len().is_multiple_of(cols) {
-            return Err(Error::new(Status::Shape, "rows", "length is not a multiple of the row size"));
-        }
-        let rows = data.len() / cols;
-        Ok(RowsMut {
-            data: data.as_mut_ptr().cast(),
-            rows,
-            cols,
-            stride: cols * 4,
-            dtype: Dtype::F32,
-            life: PhantomData,
-        })
+    /// Packed rows of `cols` elements: f32, f16 or bf16.
+    ///
+    /// # Errors
+    /// As [`Rows::new`].
+    pub fn new<T: Element>(data: &'a mut [T], cols: usize) -> Result<Self> {
+        let rows = whole_rows(data.len(), cols)?;
+        RowsMut::strided(data, rows, cols, cols)
+    }
+
+    /// Rows of `cols` elements, `stride` elements apart, inside `data`. Nothing between them is written.
+    ///
+    /// # Errors
+    /// As [`Rows::strided`].
+    pub fn strided<T: Element>(data: &'a mut [T], rows: usize, cols: usize, stride: usize) -> Result<Self> {
+        let stride = fitting(data.len(), T::DTYPE, rows, cols, stride)?;
+        Ok(RowsMut { data: data.as_mut_ptr().cast(), rows, cols, stride, dtype: T::DTYPE, life: PhantomData })
     }
 
     /// Rows at a raw address; `stride` in bytes.

@@ -1,6 +1,6 @@
 //! Four-dimensional views `[batch, heads, rows, cols]`, made of [`Rows`].
 
-use super::rows::{Dtype, Rows, RowsMut, check};
+use super::rows::{Dtype, Element, Rows, RowsMut, check};
 use crate::error::{Error, Result, Status};
 use core::marker::PhantomData;
 
@@ -14,6 +14,8 @@ struct Dims {
     row_stride: usize,
     head_stride: usize,
     batch_stride: usize,
+    /// Bytes from the first element to the end of the last.
+    extent: usize,
 }
 
 impl Dims {
@@ -40,10 +42,47 @@ impl Dims {
             .and_then(|(a, b)| a.checked_add(b))
             .and_then(|a| a.checked_add(cols * dtype.size()))
             .filter(|&t| t <= isize::MAX as usize && addr.checked_add(t).is_some());
-        if total.is_none() {
+        let Some(total) = total else {
             return Err(Error::new(Status::Stride, field, "strides overflow the address space"));
+        };
+        let extent = if batch == 0 || heads == 0 || rows == 0 { 0 } else { total };
+        Ok(Dims { batch, heads, rows, cols, row_stride, head_stride, batch_stride, extent })
+    }
+
+    /// Sizes of a view into `len` elements of `T`; strides in elements (0 = packed), as those of [`Dims::new`].
+    fn of<T: Element>(data: *const T, len: usize, shape: [usize; 4], strides: [usize; 3]) -> Result<Self> {
+        let overflow = Error::new(Status::Stride, "tensor", "strides overflow the address space");
+        let mut bytes = [0; 3];
+        for (to, stride) in bytes.iter_mut().zip(strides) {
+            *to = stride.checked_mul(T::DTYPE.size()).ok_or(overflow)?;
         }
-        Ok(Dims { batch, heads, rows, cols, row_stride, head_stride, batch_stride })
+        let dims = Dims::new(data.addr(), T::DTYPE, shape, bytes, "tensor")?;
+        let need = dims.extent / T::DTYPE.size();
+        if need > len {
+            return Err(Error::new(Status::Shape, "tensor", "does not fit the slice").need(need, len));
+        }
+        Ok(dims)
+    }
+
+    /// Packed `len` elements, no more and no fewer.
+    fn packed<T: Element>(data: *const T, len: usize, shape: [usize; 4]) -> Result<Self> {
+        if shape.iter().try_fold(1usize, |a, &b| a.checked_mul(b)) != Some(len) {
+            return Err(Error::new(Status::Shape, "tensor", "shape does not fit the slice").value(len as u64));
+        }
+        Dims::of(data, len, shape, [0; 3])
+    }
+
+    /// Whether no two rows of `cols` elements of `size` bytes share an element, told by the strides alone.
+    fn rows_are_apart(&self, size: usize) -> bool {
+        let mut dims = [(self.row_stride, self.rows), (self.head_stride, self.heads), (self.batch_stride, self.batch)];
+        dims.sort_unstable();
+        // Each dimension steps over all that lies within a step.
+        let mut within = self.cols * size;
+        dims.into_iter().filter(|&(_, n)| n > 1).all(|(stride, n)| {
+            let apart = stride >= within;
+            within += (n - 1) * stride;
+            apart
+        })
     }
 
     fn offset(&self, batch: usize, head: usize) -> usize {
@@ -53,6 +92,20 @@ impl Dims {
 }
 
 /// Read-only `[batch, heads, rows, cols]` view; strides in bytes, rows contiguous.
+///
+/// ```
+/// use iceformer_core::mem::{Dtype, Tensor, f16};
+///
+/// // Two heads of three rows, packed, and interleaved as `[rows, heads, cols]`.
+/// let data = [0.0; 2 * 3 * 4];
+/// let packed = Tensor::new(&data, [1, 2, 3, 4])?;
+/// let interleaved = Tensor::strided(&data, [1, 2, 3, 4], [2 * 4, 4, 0])?;
+/// assert_eq!(packed.shape(), interleaved.shape());
+/// assert!(Tensor::strided(&data[1..], [1, 2, 3, 4], [2 * 4, 4, 0]).is_err());
+/// # #[cfg(feature = "half")]
+/// assert_eq!(Tensor::new(&[f16::ONE; 8], [1, 1, 2, 4])?.dtype(), Dtype::F16);
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'a> {
     data: *const u8,
@@ -67,22 +120,25 @@ unsafe impl Send for Tensor<'_> {}
 unsafe impl Sync for Tensor<'_> {}
 
 impl<'a> Tensor<'a> {
-    /// Packed f32 tensor of shape `[batch, heads, rows, cols]`.
+    /// Packed tensor of shape `[batch, heads, rows, cols]`: f32, f16 or bf16.
     ///
     /// # Errors
-    /// `Shape` unless the slice has exactly that many elements.
-    pub fn new(data: &'a [f32], shape: [usize; 4]) -> Result<Self> {
-        let n = shape.iter().try_fold(1usize, |a, &b| a.checked_mul(b));
-        if n != Some(data.len()) {
-            return Err(Error::new(Status::Shape, "tensor", "shape does not fit the slice").value(data.len() as u64));
-        }
-        let ptr = data.as_ptr().cast::<u8>();
-        Ok(Tensor {
-            data: ptr,
-            dims: Dims::new(ptr.addr(), Dtype::F32, shape, [0; 3], "tensor")?,
-            dtype: Dtype::F32,
-            life: PhantomData,
-        })
+    /// `Shape` unless the slice has exactly that many elements; `Unsupported` for an element type that this build does not
+    /// have.
+    pub fn new<T: Element>(data: &'a [T], shape: [usize; 4]) -> Result<Self> {
+        let dims = Dims::packed(data.as_ptr(), data.len(), shape)?;
+        Ok(Tensor { data: data.as_ptr().cast(), dims, dtype: T::DTYPE, life: PhantomData })
+    }
+
+    /// View of shape `[batch, heads, rows, cols]` into a slice; `strides` are from row to row, head to head and batch to batch, in
+    /// elements (0 = packed). Rows that interleave heads, `[rows, heads, cols]` in memory, have strides
+    /// `[heads * cols, cols, 0]`.
+    ///
+    /// # Errors
+    /// `Shape` unless all of it lies in the slice; `Stride`; `Unsupported` as [`Tensor::new`].
+    pub fn strided<T: Element>(data: &'a [T], shape: [usize; 4], strides: [usize; 3]) -> Result<Self> {
+        let dims = Dims::of(data.as_ptr(), data.len(), shape, strides)?;
+        Ok(Tensor { data: data.as_ptr().cast(), dims, dtype: T::DTYPE, life: PhantomData })
     }
 
     /// View at a raw address: `shape` is `[batch, heads, rows, cols]`, `strides` are row, head, batch in bytes (0 = packed).
@@ -157,6 +213,18 @@ impl<'a> Tensor<'a> {
 
 /// Writable `[batch, heads, rows, cols]` view. Parts of a partitioned call write disjoint rows through one shared view,
 /// so writing goes through crate-private calls only, and no row is ever written by two parts.
+///
+/// ```
+/// use iceformer_core::mem::{TensorMut, bf16};
+///
+/// let mut data = [0.0; 2 * 3 * 4];
+/// assert!(TensorMut::strided(&mut data, [1, 2, 3, 4], [2 * 4, 4, 0]).is_ok());
+/// // Rows may not overlap: two of four elements, two apart.
+/// assert!(TensorMut::strided(&mut data, [1, 1, 2, 4], [2, 0, 0]).is_err());
+/// assert!(TensorMut::strided(&mut data, [1, 2, 3, 4], [4, 4, 0]).is_err());
+/// # #[cfg(feature = "half")]
+/// assert!(TensorMut::new(&mut [bf16::ZERO; 8], [1, 1, 2, 4]).is_ok());
+/// ```
 #[derive(Debug)]
 pub struct TensorMut<'a> {
     data: *mut u8,
@@ -171,19 +239,25 @@ unsafe impl Send for TensorMut<'_> {}
 unsafe impl Sync for TensorMut<'_> {}
 
 impl<'a> TensorMut<'a> {
-    /// Packed f32 tensor of shape `[batch, heads, rows, cols]`.
-    pub fn new(data: &'a mut [f32], shape: [usize; 4]) -> Result<Self> {
-        let n = shape.iter().try_fold(1usize, |a, &b| a.checked_mul(b));
-        if n != Some(data.len()) {
-            return Err(Error::new(Status::Shape, "tensor", "shape does not fit the slice").value(data.len() as u64));
+    /// Packed tensor of shape `[batch, heads, rows, cols]`: f32, f16 or bf16.
+    ///
+    /// # Errors
+    /// As [`Tensor::new`].
+    pub fn new<T: Element>(data: &'a mut [T], shape: [usize; 4]) -> Result<Self> {
+        let dims = Dims::packed(data.as_ptr(), data.len(), shape)?;
+        Ok(TensorMut { data: data.as_mut_ptr().cast(), dims, dtype: T::DTYPE, life: PhantomData })
+    }
+
+    /// View into a slice, as [`Tensor::strided`]. Nothing beside its rows is written.
+    ///
+    /// # Errors
+    /// As [`Tensor::strided`]; `Stride` where rows could share an element.
+    pub fn strided<T: Element>(data: &'a mut [T], shape: [usize; 4], strides: [usize; 3]) -> Result<Self> {
+        let dims = Dims::of(data.as_ptr(), data.len(), shape, strides)?;
+        if !dims.rows_are_apart(T::DTYPE.size()) {
+            return Err(Error::new(Status::Stride, "tensor", "rows overlap"));
         }
-        let ptr = data.as_mut_ptr().cast::<u8>();
-        Ok(TensorMut {
-            data: ptr,
-            dims: Dims::new(ptr.addr(), Dtype::F32, shape, [0; 3], "tensor")?,
-            dtype: Dtype::F32,
-            life: PhantomData,
-        })
+        Ok(TensorMut { data: data.as_mut_ptr().cast(), dims, dtype: T::DTYPE, life: PhantomData })
     }
 
     /// View at a raw address; see [`Tensor::from_raw`].

@@ -3,7 +3,7 @@
 use super::Lift;
 use crate::error::Result;
 use crate::math::hash;
-use crate::mem::{Buf, Memory, Plan};
+use crate::mem::{Buf, Maker, Memory};
 use crate::simd::Isa;
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -53,16 +53,25 @@ fn gaussians(rng: &mut Xoshiro256PlusPlus) -> [f64; 2] {
 }
 
 impl Projector {
-    /// Adds the blocks of a projector to a plan.
-    pub fn plan(plan: &mut Plan, lists: usize, dim: usize, lifted: bool) {
-        Buf::<f32>::plan(plan, lists.saturating_mul(dim));
-        Buf::<f32>::plan(plan, if lifted { lists } else { 0 });
+    /// Draws the directions. O(lists x dim).
+    ///
+    /// # Errors
+    /// `NoMemory`, `Budget`.
+    pub fn new(memory: &Memory, lists: usize, dim: usize, lifted: bool, seed: u64, isa: Isa) -> Result<Self> {
+        let mut made = Maker::make(memory, |m| Projector::made(m, lists, dim, lifted, isa))?;
+        made.draw(seed);
+        Ok(made)
     }
 
-    /// Draws the directions. O(lists x dim).
-    pub fn new(memory: &Memory, lists: usize, dim: usize, lifted: bool, seed: u64, isa: Isa) -> Result<Self> {
-        let mut rows = Buf::filled(memory, lists.saturating_mul(dim), 0.0)?;
-        let mut last = Buf::filled(memory, if lifted { lists } else { 0 }, 0.0)?;
+    /// Without directions, as part of a larger object: [`draw`](Projector::draw) draws them.
+    pub(crate) fn made(m: &mut Maker<'_>, lists: usize, dim: usize, lifted: bool, isa: Isa) -> Self {
+        let rows = m.filled(lists.saturating_mul(dim), 0.0);
+        Projector { dim, lifted, rows, last: m.filled(if lifted { lists } else { 0 }, 0.0), isa }
+    }
+
+    pub(crate) fn draw(&mut self, seed: u64) {
+        let Projector { dim, lifted, rows, last, .. } = self;
+        let (dim, lifted, lists) = (*dim, *lifted, rows.len() / *dim);
         for i in 0..lists {
             let row = &mut rows[i * dim..][..dim];
             // A zero vector has probability zero, but a loop costs nothing.
@@ -89,7 +98,6 @@ impl Projector {
                 }
             }
         }
-        Ok(Projector { dim, lifted, rows, last, isa })
     }
 
     /// Number of directions.

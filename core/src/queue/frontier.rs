@@ -44,7 +44,7 @@ pub struct Frontier {
 impl Frontier {
     /// Adds the block of `with_capacity(cap)` to a plan. O(1), no allocation.
     pub fn plan(plan: &mut Plan, cap: usize) {
-        Buf::<Cell>::plan(plan, cap);
+        plan.count(|m| Frontier::made(m, cap));
     }
 
     /// An empty queue. O(1); allocates one block, or none for 0.
@@ -52,9 +52,7 @@ impl Frontier {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn with_capacity(memory: &Memory, cap: usize) -> Result<Frontier> {
-        let mut maker = Maker::new(memory);
-        let made = Frontier::made(&mut maker, cap);
-        maker.finish().map(|()| made)
+        Maker::make(memory, |m| Frontier::made(m, cap))
     }
 
     /// The same as part of a larger object.

@@ -41,7 +41,7 @@ pub struct TopK {
 impl TopK {
     /// Adds the block of `with_capacity(cap)` to a plan. O(1), no allocation.
     pub fn plan(plan: &mut Plan, cap: usize) {
-        Buf::<Item>::plan(plan, cap);
+        plan.count(|m| TopK::made(m, cap));
     }
 
     /// An empty queue with `k = cap`. O(1); allocates one block, or none for 0.
@@ -49,9 +49,7 @@ impl TopK {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn with_capacity(memory: &Memory, cap: usize) -> Result<TopK> {
-        let mut maker = Maker::new(memory);
-        let made = TopK::made(&mut maker, cap);
-        maker.finish().map(|()| made)
+        Maker::make(memory, |m| TopK::made(m, cap))
     }
 
     /// The same as part of a larger object.

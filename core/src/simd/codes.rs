@@ -4,6 +4,7 @@
 //! query is read four coordinates at a time as a broadcast. A key's coordinate is `(byte - 128) * unit`, a query's
 //! `byte * unit`.
 
+use super::math::nearest;
 use super::tile::{self, PANEL, Span};
 use super::vector::Simd;
 use super::{Task, kernels};
@@ -216,12 +217,6 @@ fn steps(x: &[f32]) -> (f32, f32) {
     let largest = f32::from_bits(x.iter().fold(0, |m, x| m.max(x.to_bits() & 0x7fff_ffff)));
     let factor = 127.0 / largest;
     if factor.is_finite() && largest.is_finite() { (factor, largest / 127.0) } else { (0.0, 0.0) }
-}
-
-/// Nearest integer of a number below 2^22: adding 1.5 x 2^23 leaves it in the low bits.
-fn nearest(x: f32) -> i32 {
-    const MAGIC: f32 = 12_582_912.0;
-    ((x + MAGIC).to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32)
 }
 
 /// Rows `at` of `rows` (`stride` apart, `cols` of each), at most [`PANEL`], transposed into `[cols][PANEL]`; the lanes left

@@ -3,7 +3,8 @@
 //! Half the work of the product in f32 where [`Isa::dot16`](super::Isa::dot16) holds. Integers are as large as the sum over a row allows, so
 //! rounding errs by at most half a step of `largest / limit` per element.
 
-use super::tile::{KEYS, PANEL, Span};
+use super::math::nearest;
+use super::tile::{KEYS, PANEL, Span, meeting};
 use super::vector::Simd;
 
 /// Largest magnitude of an integer for rows of `dim` elements: `dim * limit^2` stays inside i32.
@@ -30,11 +31,9 @@ pub(crate) fn round_row(x: &[f32], limit: i32, out: &mut [i16]) -> f32 {
         out.fill(0);
         return 0.0;
     }
-    // Adding 1.5 x 2^23 leaves the nearest integer in the low bits of a number below 2^22.
-    const MAGIC: f32 = 12_582_912.0;
     let (whole, rest) = out.split_at_mut(x.len());
     for (o, &x) in whole.iter_mut().zip(x) {
-        *o = ((x * factor + MAGIC).to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32) as i16;
+        *o = nearest(x * factor) as i16;
     }
     rest.fill(0);
     largest / limit as f32
@@ -75,17 +74,10 @@ pub(crate) fn scores<S: Simd>(
     while j < hi {
         let end = j + if S::WIDE { KEYS } else { KEYS / 2 };
         between(j, end.min(hi));
-        let (mut first, mut last) = (0, spans.len());
-        while first < last && (spans[first].end <= j || spans[first].begin >= end) {
-            first += 1;
-        }
-        while first < last && (spans[last - 1].end <= j || spans[last - 1].begin >= end) {
-            last -= 1;
-        }
+        let (mut first, last) = meeting(spans, j, end);
         while first < last {
             let lane = first * S::LANES;
-            let most = if S::WIDE { 3 } else { 2 };
-            let n = (last - first).min(most);
+            let n = (last - first).min(if S::WIDE { 3 } else { 2 });
             let out = &mut out[(j - lo) * PANEL + lane..];
             // SAFETY: rows j.. exist up to `hi` (later ones are clamped), the panel has `pairs` rows, `out` has room for a
             // whole tile, and lanes lane..lane + n * LANES are inside a panel.

@@ -1,7 +1,7 @@
 //! Rows brought together, and sums over scattered rows.
 
 use super::vector::Simd;
-use super::{Task, few, kernels, rows};
+use super::{Task, decode, kernels, rows};
 use crate::mem::Rows;
 
 /// Columns of a block.
@@ -52,7 +52,7 @@ impl Task for ScoresAt<'_> {
         let ScoresAt { from, ids, q, rows, out } = self;
         assert!(ids.len() == BLOCK && q.cols == from.cols());
         for (&row, out) in rows.iter().zip(out.chunks_exact_mut(BLOCK)) {
-            few::dots_at(s, from, ids, &q.data[row as usize * q.stride..][..q.cols], out);
+            decode::dots_at(s, from, ids, &q.data[row as usize * q.stride..][..q.cols], out);
         }
     }
 }

@@ -14,10 +14,19 @@ pub(crate) fn sqrt<S: Simd>(s: S, x: f32) -> f32 {
 #[allow(clippy::approx_constant)] // Fitted: near ln 2, not ln 2.
 pub(crate) const EXP2_EIGHTH: [f32; 3] = [0.693_147_24, 0.240_257_64, 0.055_496_223];
 
+/// 1.5 x 2^23: its sum with a number below 2^22 is rounded to an integer, which stands in the low bits.
+const ROUND: f32 = 12_582_912.0;
+
+/// Nearest integer of a number below 2^22.
+#[inline(always)]
+pub(crate) fn nearest(x: f32) -> i32 {
+    ((x + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32)
+}
+
 /// A number whose sum with a small one is rounded to one part in `n`, a power of two.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const fn round_to(n: u32) -> f32 {
-    12_582_912.0 / n as f32
+    ROUND / n as f32
 }
 
 /// Bits of `2^(i / N)`, less those of 1 and less `i` in the place where the exponent's lowest bit would come after `N` of

@@ -13,11 +13,13 @@ mod clustered_tests;
 pub(crate) mod codes;
 #[cfg(test)]
 mod codes_tests;
+pub(crate) mod decode;
 mod detect;
 mod element;
-pub(crate) mod few;
+/// By the name that accelerated attention knows it by.
+pub(crate) use decode as few;
 #[cfg(all(test, feature = "full"))]
-mod few_tests;
+mod decode_tests;
 pub(crate) mod fixed;
 pub(crate) mod gather;
 mod kernels;
@@ -38,6 +40,13 @@ use crate::error::{Error, Result, Status};
 use crate::features::PANELS;
 
 /// Instruction sets, from least to most capable per architecture.
+///
+/// ```
+/// use iceformer_core::simd::Isa;
+///
+/// assert!(Isa::best().available() && Isa::Scalar.available());
+/// println!("{}", Isa::best().name());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Isa {
     /// Plain Rust, one lane.
@@ -208,7 +217,11 @@ impl Isa {
             _ => run_scalar(task),
         }
     }
+}
 
+/// Kernels: not for users.
+#[doc(hidden)]
+impl Isa {
     /// Inner product.
     ///
     /// # Panics

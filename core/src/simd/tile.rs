@@ -28,6 +28,19 @@ pub(crate) struct Span {
     pub(crate) end: usize,
 }
 
+/// First of the vectors whose spans meet keys `from..to`, and the one after the last.
+#[inline(always)]
+pub(crate) fn meeting(spans: &[Span], from: usize, to: usize) -> (usize, usize) {
+    let (mut first, mut last) = (0, spans.len());
+    while first < last && (spans[first].end <= from || spans[first].begin >= to) {
+        first += 1;
+    }
+    while first < last && (spans[last - 1].end <= from || spans[last - 1].begin >= to) {
+        last -= 1;
+    }
+    (first, last)
+}
+
 /// Rows and columns that are transposed at once.
 const SQUARE: usize = 16;
 
@@ -92,13 +105,7 @@ pub(crate) fn scores<S: Simd>(
     while j < hi {
         let end = j + self::keys::<S>();
         between(j, end.min(hi));
-        let (mut first, mut last) = (0, spans.len());
-        while first < last && (spans[first].end <= j || spans[first].begin >= end) {
-            first += 1;
-        }
-        while first < last && (spans[last - 1].end <= j || spans[last - 1].begin >= end) {
-            last -= 1;
-        }
+        let (mut first, last) = meeting(spans, j, end);
         while first < last {
             let lane = first * S::LANES;
             let n = (last - first).min(if S::WIDE { 3 } else { 2 });

@@ -1,14 +1,15 @@
 //! Keys and values of a block as tiles read them: in place, or converted.
 
 use super::head::Head;
+use super::tunables::AWKWARD_STRIDE;
 use super::work::Sizes;
 use crate::mem::{Buf, Dtype, Rows};
 use crate::simd::tile::{self, Values};
 use crate::simd::{Simd, rows};
 
-/// Whether rows of this stride fall on few cache lines or many pages: copying them is cheaper then.
+/// Whether rows are better copied.
 fn awkward(rows: &Rows<'_>) -> bool {
-    rows.stride() >= 4096
+    rows.stride() >= AWKWARD_STRIDE
 }
 
 /// View of a converted block.

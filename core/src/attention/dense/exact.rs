@@ -6,18 +6,20 @@
 //! neighbours nor on threads.
 
 use super::blocks::{block_of_keys, block_of_values};
-use super::few;
+use super::decode;
 use super::head::Queries;
 use super::panel::{Ahead, Panel};
 use super::spans::{look_at, next_block};
-use super::work::{FEW, finish_row, note_seen};
+use super::tunables::FEW;
+use super::work::{finish_row, note_seen};
 use crate::features::PANELS;
 use crate::mem::RowsMut;
 use crate::simd::tile::{self, PANEL};
 use crate::simd::{Isa, Simd, Task};
 
 pub use super::head::Head;
-pub use super::work::{ROW_BLOCK, Work, plan, plan_fixed_scores};
+pub use super::tunables::ROW_BLOCK;
+pub use super::work::{Work, plan, plan_fixed_scores};
 
 /// Attends rows `begin..begin + n` of the head's queries: outputs into rows `0..n` of `out`, natural log-sum-exps of the
 /// logits into `lse[..n]`. A row that sees nothing gives zeros and -inf. Returns the number of query-key pairs visible by
@@ -81,7 +83,7 @@ fn attend_queries(
             work.clear(rows.next_multiple_of(PANEL));
             isa.run(Many { head, queries, rows, out, at: done, lse: lse.as_deref_mut(), work });
         } else {
-            few::attend(isa, head, queries, rows, out, done, lse.as_deref_mut(), work);
+            decode::attend(isa, head, queries, rows, out, done, lse.as_deref_mut(), work);
         }
         done += rows;
     }

@@ -1,8 +1,7 @@
 //! Work memory of fixed-point scores, and how far they can be off.
 
 use super::head::Queries;
-use crate::error::Result;
-use crate::mem::{Buf, Memory, Plan, Rows};
+use crate::mem::{Buf, Maker, Rows};
 use crate::simd::fixed::{self, Fixed};
 use crate::simd::tile::PANEL;
 use crate::simd::{Simd, norm2, rows, sqrt};
@@ -40,31 +39,21 @@ pub(crate) struct FixedWork {
 }
 
 impl FixedWork {
-    pub(crate) fn plan(plan: &mut Plan, dim: usize, rows: usize, block: usize) {
-        let pairs = fixed::padded(dim) / 2;
-        Buf::<[i16; 2]>::plan(plan, rows * pairs);
-        Buf::<f32>::plan(plan, rows);
-        Buf::<[i16; 2]>::plan(plan, block * pairs);
-        Buf::<f32>::plan(plan, block);
-        Buf::<f32>::plan(plan, dim);
-        Buf::<i16>::plan(plan, 2 * pairs);
-    }
-
     /// For row blocks of `rows` rows (whole panels) and key blocks of `block` keys.
-    pub(crate) fn new_in(memory: &Memory, dim: usize, rows: usize, block: usize) -> Result<Self> {
+    pub(crate) fn made(m: &mut Maker<'_>, dim: usize, rows: usize, block: usize) -> Self {
         let pairs = fixed::padded(dim) / 2;
-        Ok(FixedWork {
+        FixedWork {
             pairs,
             limit: fixed::limit(dim),
-            q: Buf::filled(memory, rows * pairs, [0; 2])?,
-            q_unit: Buf::filled(memory, rows, 0.0)?,
-            keys: Buf::filled(memory, block * pairs, [0; 2])?,
-            key_unit: Buf::filled(memory, block, 0.0)?,
-            row: Buf::filled(memory, dim, 0.0)?,
-            rounded: Buf::filled(memory, 2 * pairs, 0)?,
+            q: m.filled(rows * pairs, [0; 2]),
+            q_unit: m.filled(rows, 0.0),
+            keys: m.filled(block * pairs, [0; 2]),
+            key_unit: m.filled(block, 0.0),
+            row: m.filled(dim, 0.0),
+            rounded: m.filled(2 * pairs, 0),
             queries_worst: Worst::default(),
             keys_worst: Worst::default(),
-        })
+        }
     }
 
     /// Rounds `rows` queries into panels; lanes without a row are zero.

@@ -1,12 +1,11 @@
 //! Exact attention over all heads, cut into independent pieces for any number of parts.
 
-use super::super::certificate::Certificate;
 use super::super::mask::Masking;
 use super::super::stats::AttentionStats;
-use super::exact::{self, Head, ROW_BLOCK, Work};
-use super::few;
-use super::work::{FEW, MOST};
-use crate::features::{CERTIFICATES, SHARED_QK};
+use super::decode;
+use super::exact::{self, Head, Work};
+use super::tunables::{BLOCKS_A_PART, FEW, MOST, PIECE, ROW_BLOCK};
+use crate::features::SHARED_QK;
 use crate::mem::{Rows, Tensor, TensorMut};
 use crate::simd::Isa;
 
@@ -18,15 +17,11 @@ pub(crate) struct Dense<'a, F> {
     pub(crate) out: &'a TensorMut<'a>,
     pub(crate) lse: Option<&'a TensorMut<'a>>,
     pub(crate) masking: &'a Masking<'a>,
-    pub(crate) certificate: Option<Certificate<'a>>,
     pub(crate) scale: f32,
     pub(crate) softcap: f32,
     pub(crate) shared_qk: bool,
     pub(crate) isa: Isa,
 }
-
-/// Rows of the smallest pieces that a head is cut into.
-pub(crate) const PIECE: usize = ROW_BLOCK / 2;
 
 /// The most pieces that rows of this shape (of the queries) are worth cutting into: [`PIECE`] rows of a head each.
 pub(crate) fn most_pieces(shape: [usize; 4]) -> usize {
@@ -36,7 +31,7 @@ pub(crate) fn most_pieces(shape: [usize; 4]) -> usize {
 
 /// Rows of a piece: a row block, or a smaller piece where parts would get too few of them to end at about the same time.
 fn piece_rows(heads: usize, rows: usize, nth: usize) -> usize {
-    let few = nth > 1 && heads * rows.div_ceil(ROW_BLOCK) < 8 * nth;
+    let few = nth > 1 && heads * rows.div_ceil(ROW_BLOCK) < BLOCKS_A_PART * nth;
     if few { PIECE } else { ROW_BLOCK }
 }
 
@@ -58,12 +53,20 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
         SHARED_QK && self.shared_qk
     }
 
-    /// Part `ith` of `nth`, added to the statistics. What is computed for a row does not depend on `nth`.
-    pub(crate) fn run(&self, work: &mut Work, ith: usize, nth: usize, stats: &mut AttentionStats) {
+    /// Part `ith` of `nth`, added to the statistics; `done` comes after rows of a (batch, head), from which on and how many. What is
+    /// computed for a row does not depend on `nth`.
+    pub(crate) fn run(
+        &self,
+        work: &mut Work,
+        ith: usize,
+        nth: usize,
+        stats: &mut AttentionStats,
+        done: impl Fn([usize; 2], usize, usize, &mut AttentionStats),
+    ) {
         let [batch, heads, rows, _] = self.q.shape();
         let group = heads / self.heads_kv;
         if rows <= FEW && group > 1 && !self.shared() {
-            return self.run_groups(work, ith, nth, stats);
+            return self.run_groups(work, ith, nth, stats, done);
         }
         let most = piece_rows(batch * heads, rows, nth);
         let blocks = rows.div_ceil(most);
@@ -81,14 +84,19 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
             let lse = lse.as_mut().and_then(|r| r.as_slice());
             let pairs = exact::attend(self.isa, &self.head(batch, head), begin, n, &mut out, lse, work);
             stats.add_exact(pairs);
-            if CERTIFICATES && let Some(certificate) = &self.certificate {
-                certificate.exact(&self.q, self.out, [batch, head], begin, n, stats);
-            }
+            done([batch, head], begin, n, stats);
         }
     }
 
     /// Few rows: heads of a KV head together, in as few pieces as keep all parts busy.
-    fn run_groups(&self, work: &mut Work, ith: usize, nth: usize, stats: &mut AttentionStats) {
+    fn run_groups(
+        &self,
+        work: &mut Work,
+        ith: usize,
+        nth: usize,
+        stats: &mut AttentionStats,
+        done: impl Fn([usize; 2], usize, usize, &mut AttentionStats),
+    ) {
         let [batch, heads, rows, _] = self.q.shape();
         let group = heads / self.heads_kv;
         let most = (MOST / rows.max(1)).min(group);
@@ -97,13 +105,9 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
             let (kv, part) = (piece / pieces, piece % pieces);
             let (begin, end) = (group * part / pieces, group * (part + 1) / pieces);
             let head = self.head(kv / self.heads_kv, kv % self.heads_kv * group + begin);
-            let pairs = few::attend_group(self.isa, &head, end - begin, &self.q, self.out, self.lse, work);
+            let pairs = decode::attend_group(self.isa, &head, end - begin, &self.q, self.out, self.lse, work);
             stats.add_exact(pairs);
-            if CERTIFICATES && let Some(certificate) = &self.certificate {
-                for h in 0..end - begin {
-                    certificate.exact(&self.q, self.out, [head.batch, head.head + h], 0, rows, stats);
-                }
-            }
+            (0..end - begin).for_each(|h| done([head.batch, head.head + h], 0, rows, stats));
         }
     }
 

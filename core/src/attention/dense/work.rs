@@ -4,27 +4,13 @@ use super::super::mask::Visible;
 use super::fixed::FixedWork;
 use super::head::{Head, Queries};
 use super::panel::{SELF, factor};
+use super::tunables::{BLOCK_ELEMENTS, BLOCK_KEYS, FEW, FEW_BLOCK, MOST, ROW_BLOCK};
 use crate::error::Result;
 use crate::features::{PANELS, Part, SHARED_QK};
 use crate::mem::{Buf, Maker, Memory, Plan};
 use crate::simd::bias::add_bias;
 use crate::simd::tile::{KEYS, PANEL, Span};
 use crate::simd::{self, Simd};
-
-/// Query rows worth handing to one [`attend`](super::exact::attend) call: what keys and values in the second-level cache are reused for. Cut
-/// problems at multiples of it.
-pub const ROW_BLOCK: usize = 8 * PANEL;
-
-/// Up to so many rows of a head are attended by `few.rs`: memory traffic decides then, and tiles, whose lanes are rows, would be
-/// mostly empty. They are as fast from 12 to 16 rows on where keys are f16 and shared by heads, or f32 and beyond the second-level
-/// cache of one that is alone; later for others.
-pub(crate) const FEW: usize = 12;
-
-/// Rows of all heads of a group.
-pub(crate) const MOST: usize = 32;
-
-/// Keys of a block of few rows. Larger ones measure no better; smaller ones load and store the sums too often.
-const FEW_BLOCK: usize = 128;
 
 /// Vectors start at multiples of this in a block of scores, whatever the instruction set.
 pub(crate) const ALIGN: usize = 16;
@@ -56,8 +42,8 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     pub(crate) fn new(dim_k: usize, dim_v: usize, rows: usize) -> Sizes {
-        // Keys and values of a block take 256 KiB where the dimensions allow it.
-        let block = (65536 / (dim_k + dim_v).max(1)).clamp(32, 512) & !(KEYS - 1);
+        let [least, most] = BLOCK_KEYS;
+        let block = (BLOCK_ELEMENTS / (dim_k + dim_v).max(1)).clamp(least, most) & !(KEYS - 1);
         // Rows a multiple of a page apart would fall on the same few cache lines.
         let pad = |n: usize| if n.is_multiple_of(1024) { n + 16 } else { n };
         // Whole panels of a row block, so that a short call neither takes nor touches what a long one needs.
@@ -91,17 +77,12 @@ impl Sizes {
 
 /// Adds the work memory of one part to a plan: exactly what [`Work::new_in`] takes.
 pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, rows: usize) {
-    let sizes = Sizes::new(dim_k, dim_v, rows);
-    for n in sizes.lens() {
-        Buf::<f32>::plan(plan, n);
-    }
-    Buf::<Visible>::plan(plan, sizes.rows);
-    Buf::<Span>::plan(plan, sizes.rows);
+    plan.count(|m| Work::made(m, dim_k, dim_v, rows));
 }
 
 /// Adds what [`Work::with_fixed_scores`] takes to a plan.
 pub fn plan_fixed_scores(plan: &mut Plan, dim_k: usize, dim_v: usize) {
-    FixedWork::plan(plan, dim_k, ROW_BLOCK, Sizes::new(dim_k, dim_v, ROW_BLOCK).block);
+    plan.count(|m| FixedWork::made(m, dim_k, ROW_BLOCK, Sizes::new(dim_k, dim_v, ROW_BLOCK).block));
 }
 
 /// Work memory of one part: one per thread, used for any number of heads of the same dimensions.
@@ -131,11 +112,15 @@ impl Work {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, rows: usize) -> Result<Work> {
+        Maker::make(memory, |m| Work::made(m, dim_k, dim_v, rows))
+    }
+
+    /// The same as part of a larger object.
+    pub(crate) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize, rows: usize) -> Work {
         let sizes = Sizes::new(dim_k, dim_v, rows);
         let [q, k, v, scores, sums, state, row] = sizes.lens();
-        let mut m = Maker::new(memory);
         let tiles = sizes.has_tiles();
-        let work = Work {
+        Work {
             sizes,
             q: m.filled_if(tiles, q, 0.0),
             k: m.room(k),
@@ -147,8 +132,7 @@ impl Work {
             fixed: None,
             seen: m.filled(sizes.rows, Visible { sinks: 0, begin: 0, end: 0 }),
             spans: m.filled(sizes.rows, Span::default()),
-        };
-        m.finish().map(|()| work)
+        }
     }
 
     /// Makes calls of more than twelve rows multiply queries and keys in 16-bit fixed point.
@@ -157,7 +141,8 @@ impl Work {
     /// `NoMemory`, `Budget`.
     pub fn with_fixed_scores(mut self, memory: &Memory) -> Result<Work> {
         let sizes = self.sizes;
-        self.fixed = Some(Part::make(|| FixedWork::new_in(memory, sizes.dim_k, ROW_BLOCK, sizes.block))?);
+        let made = Maker::make(memory, |m| Part::of(|| FixedWork::made(m, sizes.dim_k, ROW_BLOCK, sizes.block)))?;
+        self.fixed = Some(made);
         Ok(self)
     }
 

@@ -1,17 +1,11 @@
 //! Directions: the leading eigenvectors of the second moment of a sample, by subspace iteration.
 
 use super::{Cells, Keys, PANEL};
+use crate::dci::tunables::{BASIS_COVER, BASIS_ROUNDS, BASIS_STEP};
 use crate::math::hash;
 use crate::mem::Rows;
 use crate::simd::codes::{Pack, Product};
 use crate::simd::{Isa, tile};
-
-/// Rounds. The span need not be exact: what it leaves out is counted through norms.
-const ROUNDS: usize = 2;
-/// Share of the sample's spread that codes should cover, if so many directions are to be had.
-const COVER: f32 = 0.975;
-/// Directions are used in whole steps of this.
-pub(super) const STEP: usize = 32;
 
 /// Uniform in [-1, 1).
 pub(super) fn noise(seed: u64, i: u64) -> f32 {
@@ -57,8 +51,8 @@ impl Cells {
             *x = if i < used { noise(keys.seed ^ 0x6469_7265, i as u64) } else { 0.0 };
         }
         let mut spread = 0.0;
-        for round in 0..=ROUNDS {
-            let last = round == ROUNDS;
+        for round in 0..=BASIS_ROUNDS {
+            let last = round == BASIS_ROUNDS;
             orthonormalise(isa, &mut self.basis[..used], dim, if last { 2 } else { 1 });
             spread = self.project_sample(keys, rows, fitted);
             if !last {
@@ -70,7 +64,7 @@ impl Cells {
         for j in 0..rows {
             let along = &self.work.along[j * fitted..][..fitted];
             covered += isa.norm2(along);
-            if (j + 1) % STEP == 0 && covered >= COVER * spread {
+            if (j + 1) % BASIS_STEP == 0 && covered >= BASIS_COVER * spread {
                 self.rank = j + 1;
                 break;
             }

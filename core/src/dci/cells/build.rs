@@ -2,11 +2,9 @@
 
 use super::basis::product;
 use super::{BLOCK, Cells, Keys, NONE, PANEL, RANK, cells_for};
+use crate::dci::tunables::{GATHER_ROUNDS, GATHERED_BY};
 use crate::math::hash;
 use crate::simd::codes::{Nearest, Pack, round_key};
-
-/// Rounds of moving centers to the means of what is nearest to them.
-const ROUNDS: usize = 4;
 
 impl Cells {
     /// Gathers every key of the index. O(n dim rank).
@@ -66,7 +64,7 @@ impl Cells {
                 w.centers[c * near + j] = coordinate(&w.near, c * sample / cells, j);
             }
         }
-        for _ in 0..ROUNDS {
+        for _ in 0..GATHER_ROUNDS {
             halves(&w.centers[..cells * near], near, &mut w.half);
             // Sums of what is nearest lie where the means of whole keys will.
             w.sums[..cells * near].fill(0.0);
@@ -102,7 +100,7 @@ impl Cells {
         let w = &mut self.work;
         w.sums[..cells * dim].fill(0.0);
         w.counts[..cells].fill(0);
-        let mut coordinates = [0.0; super::NEAR * PANEL];
+        let mut coordinates = [0.0; GATHERED_BY * PANEL];
         for (p, at) in w.live[..live].chunks(PANEL).enumerate() {
             isa.run(Pack { rows: keys.keys, stride: dim, cols: dim, at, out: &mut w.panel });
             product(isa, &w.panel, &self.basis[..near * dim], dim, &mut w.product);

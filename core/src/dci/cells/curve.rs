@@ -1,38 +1,32 @@
 //! How many cells to look into and how many keys to score exactly for a recall: measured, not guessed.
 
 use super::effort::{Effort, Found};
-use super::fitted::HELD;
 use super::search::Ranked;
 use super::{Cells, Keys, NONE, PANEL};
 use crate::dci::lists::Entry;
+use crate::dci::tunables::{
+    COST_CANDIDATE, COST_CELL, COST_CODED_KEY, COST_COORDINATE, COST_EXACT_KEY, COST_MEAN, COST_PLACE, HELD_QUERIES,
+    OWN_NEIGHBOURS, OWN_QUESTIONS, PAYS_BELOW, RECALL_MARGIN, RECALLS, USUAL_RECALLS, WANTED,
+};
 use crate::math::hash;
 use crate::simd::Isa;
 use crate::simd::codes::{Catch, Pack, Sieve};
 
-/// Own keys that a fold asks for, and the neighbours of each.
-const ASKED: usize = 16;
-const NEIGHBOURS: usize = 32;
 /// Most questions: own keys, or sample queries.
-const MOST: usize = if HELD > ASKED { HELD } else { ASKED };
+const MOST_QUESTIONS: usize = if HELD_QUERIES > OWN_QUESTIONS { HELD_QUERIES } else { OWN_QUESTIONS };
 /// Neighbours that are looked for, at most.
-pub(super) const MEASURED: usize = MOST * NEIGHBOURS;
-/// Recalls that ways of choosing directions are compared at.
-const USUAL: [f32; 3] = [0.9, 0.95, 0.99];
-
-/// Neighbours wanted, and recalls, that a fold works out efforts for.
-const WANTED: [usize; 6] = [1, 2, 4, 8, 16, 32];
-const TARGETS: [f32; 8] = [0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.998];
+pub(super) const MEASURED: usize = MOST_QUESTIONS * OWN_NEIGHBOURS;
 
 /// Efforts by neighbours wanted and recall.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::dci) struct Curve {
-    best: [[Effort; TARGETS.len()]; WANTED.len()],
+    best: [[Effort; RECALLS.len()]; WANTED.len()],
 }
 
 impl Curve {
     /// The effort for `k` neighbours at a recall.
     pub fn effort(&self, k: usize, target: f32) -> Effort {
-        let Some(t) = TARGETS.iter().position(|&t| t >= target) else { return Effort::EXACT };
+        let Some(t) = RECALLS.iter().position(|&t| t >= target) else { return Effort::EXACT };
         let row = WANTED.iter().position(|&w| w >= k).unwrap_or(WANTED.len() - 1);
         let e = self.best[row][t];
         if e == Effort::EXACT {
@@ -57,15 +51,15 @@ pub(in crate::dci) struct Cost {
 
 impl Cost {
     fn exact(&self) -> f32 {
-        self.keys * (self.dim + 4.0)
+        self.keys * (self.dim + COST_EXACT_KEY)
     }
 
     /// Of a query that looks into `probe` cells and scores `scored` keys.
     fn of(&self, probe: f32, scored: f32) -> f32 {
-        let key = self.rank * self.coordinate + 5.0;
-        let find = self.rank * self.dim + self.cells * (self.rank + 12.0);
-        // Keys lie anywhere in memory; candidates come and go on the way to the best.
-        find + (probe * self.keys / self.cells + self.tail) * key + probe * 40.0 + scored * (2.0 * self.dim + 300.0)
+        let key = self.rank * self.coordinate + COST_CODED_KEY;
+        let find = self.rank * self.dim + self.cells * (self.rank + COST_MEAN);
+        let candidate = COST_CANDIDATE.0 * self.dim + COST_CANDIDATE.1;
+        find + (probe * self.keys / self.cells + self.tail) * key + probe * COST_CELL + scored * candidate
     }
 
     /// The cheapest effort that finds a share `target` of the neighbours measured, `near` of every query. `room` is as long as
@@ -82,10 +76,9 @@ impl Cost {
         targets: [f32; N],
         room: &mut [u32],
     ) -> [(f32, Effort); N] {
-        // A sample errs: somewhat more than asked for.
-        let want = targets.map(|t| libm::ceilf((t + 0.4 * (1.0 - t)) * found.len() as f32) as usize);
+        let want = targets.map(|t| libm::ceilf((t + RECALL_MARGIN * (1.0 - t)) * found.len() as f32) as usize);
         let asked = (found.len() / near.max(1)) as f32;
-        let mut best = [(0.95 * self.exact(), Effort::EXACT); N];
+        let mut best = [(PAYS_BELOW * self.exact(), Effort::EXACT); N];
         let mut probe = 1;
         loop {
             for (found, codes) in found.chunks_exact(near).zip(room.chunks_exact_mut(near)) {
@@ -110,7 +103,7 @@ impl Cost {
                     scored += end as f32;
                     most = most.max(end);
                 }
-                let cost = self.of(probe as f32, scored / asked) + most as f32 * 20.0;
+                let cost = self.of(probe as f32, scored / asked) + most as f32 * COST_PLACE;
                 // Less patience did for the others.
                 for (i, (best, &want)) in best.iter_mut().zip(&want).enumerate() {
                     if hits >= want && reached >> i & 1 == 0 {
@@ -167,7 +160,7 @@ struct Near<'a> {
     questions: Questions<'a>,
     asked: usize,
     limits: [f32; PANEL],
-    /// `[asked][NEIGHBOURS]`.
+    /// `[asked][OWN_NEIGHBOURS]`.
     best: &'a mut [Entry],
 }
 
@@ -189,12 +182,12 @@ impl Catch for Near<'_> {
             let product = self.keys.isa.dot(self.questions.row(self.keys, lane), self.keys.key(key));
             let half = if self.keys.l2 { 0.5 * self.keys.norm2[key as usize] } else { 0.0 };
             let score = product - half;
-            let best = &mut self.best[lane * NEIGHBOURS..][..NEIGHBOURS];
-            if score > best[NEIGHBOURS - 1].score {
+            let best = &mut self.best[lane * OWN_NEIGHBOURS..][..OWN_NEIGHBOURS];
+            if score > best[OWN_NEIGHBOURS - 1].score {
                 let at = best.partition_point(|e| e.score >= score);
                 best[at..].rotate_right(1);
                 best[at] = Entry { score, at: key };
-                self.limits[lane] = best[NEIGHBOURS - 1].score;
+                self.limits[lane] = best[OWN_NEIGHBOURS - 1].score;
             }
         }
     }
@@ -209,7 +202,7 @@ impl Cells {
             rank: self.rank as f32,
             cells: self.count as f32,
             tail: self.tail as f32,
-            coordinate: if keys.isa == Isa::Avx512Vnni { 0.3 } else { 0.8 },
+            coordinate: if keys.isa == Isa::Avx512Vnni { COST_COORDINATE.0 } else { COST_COORDINATE.1 },
         }
     }
 
@@ -222,13 +215,13 @@ impl Cells {
     /// would have taken. Returns what that costs as a share of scoring every key, a product over the usual recalls.
     pub(super) fn measure_itself(&mut self, keys: Keys<'_>, live: usize) -> f32 {
         let dim = keys.dim;
-        let mut slots = [0; ASKED];
+        let mut slots = [0; OWN_QUESTIONS];
         for (i, a) in slots.iter_mut().enumerate() {
             *a = self.work.live[(hash(keys.seed ^ 0x6173_6b65, i as u64) % live as u64) as usize];
         }
         let held = self.asked.held(dim);
         let questions = if held.is_empty() { Questions::Keys(&slots) } else { Questions::Queries(held) };
-        let asked = if held.is_empty() { ASKED } else { held.len() / dim };
+        let asked = if held.is_empty() { OWN_QUESTIONS } else { held.len() / dim };
         let empty = crate::mem::Buf::new(self.basis.memory());
         let mut best = core::mem::replace(&mut self.work.best, empty);
         best.fill(Entry { score: f32::NEG_INFINITY, at: 0 });
@@ -236,7 +229,7 @@ impl Cells {
             Near { keys, place: &self.place, questions, asked, limits: [f32::INFINITY; PANEL], best: &mut best };
         near.limits[..asked].fill(f32::NEG_INFINITY);
         let w = &mut self.work;
-        let mut at = [0; MOST];
+        let mut at = [0; MOST_QUESTIONS];
         at.iter_mut().enumerate().for_each(|(i, a)| *a = questions.own(i.min(asked - 1)).unwrap_or(i as u32));
         let rows = if held.is_empty() { keys.keys } else { held };
         keys.isa.run(Pack { rows, stride: dim, cols: dim, at: &at[..asked], out: &mut w.panel });
@@ -259,7 +252,8 @@ impl Cells {
         let mut ranks = core::mem::replace(&mut self.work.product, ranks);
         let mut found = core::mem::replace(&mut self.work.found, found);
         let (found_all, pairs) = found.split_at_mut(MEASURED);
-        for (i, (best, found)) in best.chunks_exact(NEIGHBOURS).zip(found_all.chunks_exact_mut(NEIGHBOURS)).enumerate()
+        for (i, (best, found)) in
+            best.chunks_exact(OWN_NEIGHBOURS).zip(found_all.chunks_exact_mut(OWN_NEIGHBOURS)).enumerate()
         {
             if i < asked {
                 let room = Ranked { dense: &mut dense, ranks: &mut ranks };
@@ -272,14 +266,14 @@ impl Cells {
         let mut usual = 1.0;
         for (row, &k) in self.curve.best.iter_mut().zip(&WANTED) {
             let mut n = 0;
-            for f in found_all.chunks_exact(NEIGHBOURS).take(asked).flat_map(|f| &f[..k]) {
+            for f in found_all.chunks_exact(OWN_NEIGHBOURS).take(asked).flat_map(|f| &f[..k]) {
                 pairs[n] = *f;
                 n += 1;
             }
-            let all = cost.cheapest(&pairs[..n], k, TARGETS, &mut self.work.codes);
-            for ((best, (share, effort)), target) in row.iter_mut().zip(all).zip(TARGETS) {
+            let all = cost.cheapest(&pairs[..n], k, RECALLS, &mut self.work.codes);
+            for ((best, (share, effort)), target) in row.iter_mut().zip(all).zip(RECALLS) {
                 *best = effort;
-                if k == NEIGHBOURS && USUAL.contains(&target) {
+                if k == OWN_NEIGHBOURS && USUAL_RECALLS.contains(&target) {
                     usual *= share;
                 }
             }

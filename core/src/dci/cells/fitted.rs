@@ -2,29 +2,14 @@
 //! are products of vectors and both vary alike along every coordinate: of as many coordinates, these leave the least error
 //! in products. Whether that is worth it is measured on queries held back, whenever there is something new to decide.
 
-use super::basis::{STEP, noise, orthonormalise, product};
+use super::basis::{noise, orthonormalise, product};
 use super::{Cells, Keys, PANEL, RANK, Shape};
-use crate::error::Result;
-use crate::mem::{Buf, Memory, Plan, Rows};
+use crate::dci::tunables::{
+    BASIS_STEP, FITTED_COVER, FITTED_QUERIES, FITTED_ROUNDS, HELD_QUERIES, NO_SPREAD, STALE_TIMES, TRIAL_KEYS,
+};
+use crate::mem::{Buf, Maker, Memory, Rows};
 use crate::simd::Isa;
 use crate::simd::codes::Pack;
-
-/// Fewest sample queries.
-pub(in crate::dci) const LEAST_ASKED: usize = 128;
-/// Queries that directions are fitted to, at most.
-const FITTED: usize = 1024;
-/// Queries held back to measure on.
-pub(super) const HELD: usize = PANEL;
-/// Keys that both ways are tried on, at most.
-const TRIAL: usize = 8192;
-/// A decision holds until there are so many times the keys.
-const STALE: usize = 4;
-/// Share of the products' spread that codes should cover.
-const COVER: f32 = 0.995;
-/// Rounds of subspace iteration.
-const ROUNDS: usize = 8;
-/// Share of the largest spread below which there is none.
-const NOTHING: f32 = 1e-8;
 
 /// How directions are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,15 +38,7 @@ pub(in crate::dci) struct Asked {
 
 impl Asked {
     /// Most queries that are kept.
-    pub const MOST: usize = FITTED + HELD;
-
-    fn sizes(shape: &Shape) -> [usize; 3] {
-        [(Self::MOST + 1) * shape.dim, shape.rank * shape.dim, shape.rank]
-    }
-
-    pub fn plan(plan: &mut Plan, shape: &Shape) {
-        Self::sizes(shape).into_iter().for_each(|n| Buf::<f32>::plan(plan, n));
-    }
+    pub const MOST: usize = FITTED_QUERIES + HELD_QUERIES;
 
     pub fn new(memory: &Memory) -> Asked {
         Asked {
@@ -74,14 +51,11 @@ impl Asked {
         }
     }
 
-    /// Makes room; on error nothing has changed but that.
-    pub fn reserve(&mut self, shape: &Shape) -> Result<()> {
-        let bufs = [&mut self.rows, &mut self.directions, &mut self.offset];
-        for (buf, n) in bufs.into_iter().zip(Self::sizes(shape)) {
-            buf.reserve(n)?;
-            buf.resize(n.max(buf.len()), 0.0)?;
-        }
-        Ok(())
+    /// All arrays, with room for a shape.
+    pub fn grow(&mut self, m: &mut Maker<'_>, shape: &Shape) {
+        m.grown(&mut self.rows, (Self::MOST + 1) * shape.dim, 0.0);
+        m.grown(&mut self.directions, shape.rank * shape.dim, 0.0);
+        m.grown(&mut self.offset, shape.rank, 0.0);
     }
 
     pub fn has_room(&self) -> bool {
@@ -139,7 +113,7 @@ impl Asked {
     }
 
     pub(super) fn undecided(&self, live: usize) -> bool {
-        self.count > 0 && (self.way == Way::Undecided || live / STALE >= self.decided)
+        self.count > 0 && (self.way == Way::Undecided || live / STALE_TIMES >= self.decided)
     }
 
     /// Whether keys and queries have directions of their own.
@@ -149,7 +123,7 @@ impl Asked {
 
     /// Queries held back, none if there are no queries.
     pub(super) fn held(&self, dim: usize) -> &[f32] {
-        &self.rows[..if self.count > 0 { HELD * dim } else { 0 }]
+        &self.rows[..if self.count > 0 { HELD_QUERIES * dim } else { 0 }]
     }
 
     /// Turns the queries' directions as the keys' were.
@@ -188,7 +162,7 @@ impl Cells {
     /// Tries both ways of choosing directions and notes the cheaper; returns whether all `live` keys are arranged that way
     /// already. The list of keys must be renewed otherwise.
     pub(super) fn decide(&mut self, keys: Keys<'_>, live: usize) -> bool {
-        let trial = live.min(TRIAL);
+        let trial = live.min(TRIAL_KEYS);
         for i in 0..trial {
             self.work.live[i] = self.work.live[i * live / trial];
         }
@@ -239,12 +213,12 @@ impl Cells {
         }
         let u = &mut self.turn[..rows * rows];
         u.iter_mut().enumerate().for_each(|(i, x)| *x = noise(keys.seed ^ 0x6261_6c61, i as u64));
-        for round in 0..=ROUNDS {
-            orthonormalise(isa, u, rows, if round == ROUNDS { 2 } else { 1 });
+        for round in 0..=FITTED_ROUNDS {
+            orthonormalise(isa, u, rows, if round == FITTED_ROUNDS { 2 } else { 1 });
             for (row, out) in u.chunks_exact(rows).zip(next.chunks_exact_mut(rows)) {
                 isa.dots(both, rows, row, out);
             }
-            if round < ROUNDS {
+            if round < FITTED_ROUNDS {
                 u.copy_from_slice(next);
             }
         }
@@ -259,11 +233,11 @@ impl Cells {
         let mut covered = 0.0;
         for (j, s) in spread[..rows].iter_mut().enumerate() {
             covered += *s;
-            if (j + 1) % STEP == 0 && j + 1 >= least && covered >= COVER * all {
+            if (j + 1) % BASIS_STEP == 0 && j + 1 >= least && covered >= FITTED_COVER * all {
                 self.rank = self.rank.min(j + 1);
             }
             // b^(1/2)
-            *s = libm::sqrtf(libm::sqrtf(s.max(most * NOTHING)));
+            *s = libm::sqrtf(libm::sqrtf(s.max(most * NO_SPREAD)));
         }
         // Into `turned` L^-1 V, into `directions` L^T V.
         self.asked.directions[..used].fill(0.0);
@@ -293,12 +267,12 @@ impl Cells {
     /// Coordinates `[rows][asked]` of the queries along the directions; returns how many there are.
     fn project_asked(&mut self, keys: Keys<'_>, rows: usize, fitted: usize) -> usize {
         let (dim, isa) = (keys.dim, keys.isa);
-        let asked = (self.asked.count - HELD).min(fitted);
+        let asked = (self.asked.count - HELD_QUERIES).min(fitted);
         let w = &mut self.work;
         for first in (0..asked).step_by(PANEL) {
             let count = PANEL.min(asked - first);
             let mut at = [0; PANEL];
-            at.iter_mut().enumerate().for_each(|(i, at)| *at = (HELD + first + i) as u32);
+            at.iter_mut().enumerate().for_each(|(i, at)| *at = (HELD_QUERIES + first + i) as u32);
             isa.run(Pack { rows: &self.asked.rows, stride: dim, cols: dim, at: &at[..count], out: &mut w.panel });
             product(isa, &w.panel, &self.basis[..rows * dim], dim, &mut w.product);
             for j in 0..rows {
@@ -344,7 +318,7 @@ fn cholesky(isa: Isa, x: &mut [f32], n: usize) {
         for (j, other) in before.chunks_exact(n).enumerate() {
             row[j] = (row[j] - isa.dot(&row[..j], &other[..j])) / other[j];
         }
-        row[i] = libm::sqrtf((row[i] - isa.norm2(&row[..i])).max(most * NOTHING));
+        row[i] = libm::sqrtf((row[i] - isa.norm2(&row[..i])).max(most * NO_SPREAD));
     }
 }
 

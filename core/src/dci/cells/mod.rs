@@ -16,10 +16,12 @@ mod fitted;
 mod order;
 mod search;
 
+pub(super) use super::tunables::LEAST_ASKED;
+use super::tunables::{CELL_KEYS, CELLS_FROM, GATHERED_BY, RANK, SAMPLED_KEYS, TAIL_KEYS};
 pub(super) use curve::Curve;
 use curve::MEASURED;
 pub(super) use effort::{Effort, Found};
-pub(super) use fitted::{Asked, LEAST_ASKED, Way};
+pub(super) use fitted::{Asked, Way};
 pub(crate) use order::Arranging;
 pub(super) use search::{Probing, Ranked};
 
@@ -27,19 +29,11 @@ use super::lists::Entry;
 use super::slots::NO_ID;
 use crate::error::Result;
 use crate::features::CELLS;
-use crate::mem::{Buf, Memory, Plan};
+use crate::mem::{Buf, Maker, Memory};
 use crate::simd::Isa;
 use crate::simd::codes::{BLOCK, SIEVE, round_key};
 use crate::simd::tile::{KEYS, PANEL};
 
-/// Fewer keys than this are searched exactly: there is nothing to gain.
-pub(super) const LEAST: usize = 512;
-/// Most coordinates of a code.
-const RANK: usize = 128;
-/// Coordinates that keys are gathered by.
-const NEAR: usize = 32;
-/// Keys that directions are fitted to, at most.
-const SAMPLE: usize = 2048;
 /// A slot or position that there is none of.
 const NONE: u32 = u32::MAX;
 
@@ -63,13 +57,13 @@ impl Keys<'_> {
 
 /// Cells for so many keys.
 fn cells_for(keys: usize) -> usize {
-    let size = (libm::sqrt(keys as f64) * 0.8).max(128.0);
+    let size = (libm::sqrt(keys as f64) * CELL_KEYS.0).max(CELL_KEYS.1);
     (keys as f64 / size) as usize + 1
 }
 
 /// Keys that the tail takes behind `keys` folded ones.
 fn tail_for(keys: usize) -> usize {
-    keys / 4 + 256
+    keys / TAIL_KEYS.0 + TAIL_KEYS.1
 }
 
 /// Sizes for an index with room for `capacity` keys of `dim` elements.
@@ -86,7 +80,7 @@ pub(super) struct Shape {
 
 impl Shape {
     pub fn new(dim: usize, capacity: usize) -> Shape {
-        if !CELLS || capacity < LEAST {
+        if !CELLS || capacity < CELLS_FROM {
             return Shape { dim, rank: 0, near: 0, cells: 0, sample: 0, positions: 0, capacity: 0 };
         }
         let rank = dim.min(RANK).next_multiple_of(4);
@@ -94,9 +88,9 @@ impl Shape {
         Shape {
             dim,
             rank,
-            near: rank.min(NEAR),
+            near: rank.min(GATHERED_BY),
             cells,
-            sample: capacity.min(SAMPLE.max(8 * cells)),
+            sample: capacity.min(SAMPLED_KEYS.max(8 * cells)),
             // Every cell, and the tail, may end in a block that is not full.
             positions: (capacity.div_ceil(BLOCK) + cells + tail_for(capacity).div_ceil(BLOCK) + 2) * BLOCK,
             capacity,
@@ -109,53 +103,7 @@ impl Shape {
     }
 
     fn fitted(&self) -> usize {
-        self.sample.min(SAMPLE)
-    }
-
-    fn panel(&self) -> usize {
-        if self.rank == 0 { 0 } else { self.dim.max(self.fitted()) * PANEL }
-    }
-
-    fn room(&self) -> usize {
-        if self.rank == 0 { 0 } else { (self.product() + KEYS) * PANEL }
-    }
-
-    fn measured(&self) -> usize {
-        if self.rank == 0 { 0 } else { MEASURED }
-    }
-
-    /// Numbers of u32 in every array of them, in the order of creation.
-    fn words(&self) -> [usize; 8] {
-        let (s, start) = (*self, self.cells + usize::from(self.rank > 0));
-        [start, s.positions, s.capacity, s.cells, s.sample, s.capacity, s.capacity, s.measured()]
-    }
-
-    /// Numbers of f32 in every array of them, in the order of creation.
-    fn floats(&self) -> [usize; 20] {
-        let s = *self;
-        let padded = s.sample.next_multiple_of(PANEL);
-        [
-            s.rank * s.dim,
-            (s.rank + usize::from(s.rank > 0)) * s.dim,
-            s.rank * s.dim,
-            s.rank,
-            s.near,
-            s.dim * usize::from(s.rank > 0),
-            s.rank * s.rank,
-            s.cells * s.rank,
-            s.cells,
-            s.positions,
-            s.positions,
-            s.panel(),
-            s.room(),
-            s.rank * s.fitted(),
-            s.near * padded,
-            s.cells * s.near,
-            s.cells,
-            s.cells * s.dim.max(s.near),
-            s.cells,
-            s.capacity,
-        ]
+        self.sample.min(SAMPLED_KEYS)
     }
 }
 
@@ -233,23 +181,8 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    /// `fitting`: with room for sample queries.
-    pub fn plan(plan: &mut Plan, dim: usize, capacity: usize, fitting: bool) {
-        let s = Shape::new(dim, capacity);
-        if fitting {
-            Asked::plan(plan, &s);
-        }
-        s.floats().into_iter().for_each(|n| Buf::<f32>::plan(plan, n));
-        Buf::<u8>::plan(plan, s.positions * s.rank);
-        for n in s.words() {
-            Buf::<u32>::plan(plan, n);
-        }
-        Buf::<Entry>::plan(plan, s.measured());
-        Buf::<Found>::plan(plan, 2 * s.measured());
-    }
-
-    /// Without room for keys: [`prepare`](Cells::prepare) makes it.
-    pub fn new(memory: &Memory, dim: usize) -> Cells {
+    /// Without room for keys.
+    fn new(memory: &Memory, dim: usize) -> Cells {
         Cells {
             shape: Shape::new(dim, 0),
             active: false,
@@ -297,12 +230,52 @@ impl Cells {
         }
     }
 
-    /// Makes room for `capacity` keys, and for sample queries if directions will be fitted to them.
-    pub fn prepare(&mut self, dim: usize, capacity: usize, fitting: bool) -> Result<()> {
+    /// With room for `capacity` keys, and for sample queries if directions will be fitted to them.
+    pub fn made(m: &mut Maker<'_>, dim: usize, capacity: usize, fitting: bool) -> Cells {
+        let mut cells = Cells::new(m.memory(), dim);
+        cells.grow(m, Shape::new(dim, capacity), fitting);
+        cells
+    }
+
+    /// All arrays, with room for a shape. Lengths grow with the room: what is beyond the numbers in use means nothing.
+    fn grow(&mut self, m: &mut Maker<'_>, s: Shape, fitting: bool) {
         if fitting {
-            self.asked.reserve(&self.shape)?;
+            self.asked.grow(m, &s);
         }
-        self.reserve(dim, capacity)
+        let (some, padded) = (usize::from(s.rank > 0), s.sample.next_multiple_of(PANEL));
+        m.grown(&mut self.basis, s.rank * s.dim, 0.0);
+        m.grown(&mut self.turned, (s.rank + some) * s.dim, 0.0);
+        m.grown(&mut self.room, s.rank * s.dim, 0.0);
+        m.grown(&mut self.offset, s.rank, 0.0);
+        m.grown(&mut self.near_offset, s.near, 0.0);
+        m.grown(&mut self.mean, s.dim * some, 0.0);
+        m.grown(&mut self.turn, s.rank * s.rank, 0.0);
+        m.grown(&mut self.means, s.cells * s.rank, 0.0);
+        m.grown(&mut self.half, s.cells, 0.0);
+        m.grown(&mut self.reach, s.cells, 0.0);
+        m.grown(&mut self.unit, s.positions, 0.0);
+        m.grown(&mut self.bias, s.positions, 0.0);
+        m.grown(&mut self.codes, s.positions * s.rank, 0);
+        m.grown(&mut self.start, s.cells + some, NONE);
+        m.grown(&mut self.order, s.positions, NONE);
+        m.grown(&mut self.place, s.capacity, NONE);
+        let (w, measured) = (&mut self.work, some * MEASURED);
+        m.grown(&mut w.panel, some * s.dim.max(s.fitted()) * PANEL, 0.0);
+        m.grown(&mut w.product, some * (s.product() + KEYS) * PANEL, 0.0);
+        m.grown(&mut w.along, s.rank * s.fitted(), 0.0);
+        m.grown(&mut w.near, s.near * padded, 0.0);
+        m.grown(&mut w.centers, s.cells * s.near, 0.0);
+        m.grown(&mut w.half, s.cells, 0.0);
+        m.grown(&mut w.sums, s.cells * s.dim.max(s.near), 0.0);
+        m.grown(&mut w.dense, s.capacity, 0.0);
+        m.grown(&mut w.counts, s.cells, NONE);
+        m.grown(&mut w.sample, s.sample, NONE);
+        m.grown(&mut w.live, s.capacity, NONE);
+        m.grown(&mut w.cell, s.capacity, NONE);
+        m.grown(&mut w.codes, measured, NONE);
+        m.grown(&mut w.best, measured, Entry::default());
+        m.grown(&mut w.found, 2 * measured, Found::default());
+        self.shape = s;
     }
 
     /// Sample queries.
@@ -312,7 +285,8 @@ impl Cells {
 
     /// Makes room for sample queries.
     pub fn reserve_asked(&mut self) -> Result<()> {
-        self.asked.reserve(&self.shape)
+        let memory = self.basis.memory().clone();
+        Maker::make(&memory, |m| self.asked.grow(m, &self.shape))
     }
 
     /// The room made for sample queries, for new ones: what directions were fitted to is forgotten.
@@ -322,64 +296,13 @@ impl Cells {
 
     /// Makes room for `capacity` keys; on error the structure is as it was.
     pub fn reserve(&mut self, dim: usize, capacity: usize) -> Result<()> {
-        let s = Shape::new(dim, capacity);
-        if !CELLS {
-            self.shape = s;
-            return Ok(());
+        let (memory, before) = (self.basis.memory().clone(), self.shape);
+        let fitting = self.asked.has_room();
+        let grown = Maker::make(&memory, |m| self.grow(m, Shape::new(dim, capacity), fitting));
+        if grown.is_err() {
+            self.shape = before;
         }
-        if self.asked.has_room() {
-            self.asked.reserve(&s)?;
-        }
-        let w = &mut self.work;
-        let floats = [
-            &mut self.basis,
-            &mut self.turned,
-            &mut self.room,
-            &mut self.offset,
-            &mut self.near_offset,
-            &mut self.mean,
-            &mut self.turn,
-            &mut self.means,
-            &mut self.half,
-            &mut self.unit,
-            &mut self.bias,
-            &mut w.panel,
-            &mut w.product,
-            &mut w.along,
-            &mut w.near,
-            &mut w.centers,
-            &mut w.half,
-            &mut w.sums,
-            &mut self.reach,
-            &mut w.dense,
-        ];
-        // Lengths grow with the room: what is beyond the numbers in use means nothing.
-        for (buf, n) in floats.into_iter().zip(s.floats()) {
-            buf.reserve(n)?;
-            buf.resize(n.max(buf.len()), 0.0)?;
-        }
-        self.codes.reserve(s.positions * s.rank)?;
-        self.codes.resize(self.codes.len().max(s.positions * s.rank), 0)?;
-        let words = [
-            &mut self.start,
-            &mut self.order,
-            &mut self.place,
-            &mut w.counts,
-            &mut w.sample,
-            &mut w.live,
-            &mut w.cell,
-            &mut w.codes,
-        ];
-        for (buf, n) in words.into_iter().zip(s.words()) {
-            buf.reserve(n)?;
-            buf.resize(n.max(buf.len()), NONE)?;
-        }
-        w.best.reserve(s.measured())?;
-        w.best.resize(s.measured().max(w.best.len()), Entry::default())?;
-        w.found.reserve(2 * s.measured())?;
-        w.found.resize((2 * s.measured()).max(w.found.len()), Found::default())?;
-        self.shape = s;
-        Ok(())
+        grown
     }
 
     /// Whether queries can use this.
@@ -404,7 +327,7 @@ impl Cells {
 
     /// Takes the keys of `slots` that were just stored, `live` keys in all.
     pub fn insert(&mut self, keys: Keys<'_>, live: usize, slots: impl ExactSizeIterator<Item = u32>) {
-        if !CELLS || self.shape.rank == 0 || live < LEAST {
+        if !CELLS || self.shape.rank == 0 || live < CELLS_FROM {
             return;
         }
         if !self.active || self.tail + slots.len() > tail_for(self.folded) {
@@ -429,7 +352,7 @@ impl Cells {
 
     /// After removals: gathers what is left once most has gone.
     pub fn settle(&mut self, keys: Keys<'_>, live: usize) {
-        if self.active() && live < LEAST {
+        if self.active() && live < CELLS_FROM {
             self.clear();
         } else if self.active() && self.dead > live + 256 {
             self.fold(keys);

@@ -1,13 +1,11 @@
 //! Keys in an order in which neighbours are alike: cell by cell, cells by their means. What attention forms its tree from.
 
 use super::{BLOCK, Cells, NONE, RANK, Shape};
+use crate::dci::tunables::ORDER_ROUNDS;
 use crate::error::reserved;
 use crate::math::image_of;
-use crate::mem::{Buf, Maker, Plan};
+use crate::mem::{Buf, Maker};
 use crate::simd::Isa;
-
-/// Rounds of two means that a cut's direction comes from.
-const ROUNDS: usize = 2;
 
 /// Room for ordering the cells of an index.
 pub(crate) struct Arranging {
@@ -17,10 +15,6 @@ pub(crate) struct Arranging {
 
 impl Arranging {
     /// For an index with room for `capacity` keys of `dim` elements in cells.
-    pub(in crate::dci) fn plan(plan: &mut Plan, dim: usize, capacity: usize) {
-        Buf::<u64>::plan(plan, Shape::new(dim, capacity).cells);
-    }
-
     pub(in crate::dci) fn made(m: &mut Maker<'_>, dim: usize, capacity: usize) -> Arranging {
         Arranging { cells: m.room(Shape::new(dim, capacity).cells) }
     }
@@ -77,7 +71,7 @@ impl Cells {
         let direction = &mut direction[..rank];
         direction.copy_from_slice(mean_of(far));
         isa.axpy(-1.0, mean, direction);
-        for _ in 0..ROUNDS {
+        for _ in 0..ORDER_ROUNDS {
             let cut = isa.dot(direction, mean);
             let (mut sum, mut upper) = ([0.0; RANK], 0);
             for &c in cells.iter().filter(|&&c| isa.dot(direction, mean_of(c)) > cut) {

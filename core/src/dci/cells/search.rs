@@ -5,7 +5,7 @@ use super::effort::{Effort, Found};
 use super::{BLOCK, Cells, Keys, NONE, PANEL, RANK, Shape};
 use crate::dci::chunk::Chunk;
 use crate::dci::lists::{Allowed, Entry, Lists};
-use crate::mem::{Buf, Maker, Plan};
+use crate::mem::{Buf, Maker};
 use crate::simd::codes::{Blocks, Coded, OFFER, Pack, Scan, Sink, Visit, round_query};
 use crate::simd::tile::KEYS;
 
@@ -31,18 +31,6 @@ impl Probing {
         let some = usize::from(shape.rank > 0);
         let panels = chunk / PANEL;
         (chunk * shape.rank, chunk * some, (panels * shape.cells + KEYS) * PANEL * some, panels * shape.cells)
-    }
-
-    pub fn plan(plan: &mut Plan, shape: &Shape, chunk: usize) {
-        let (codes, rows, centers, bits) = Self::sizes(shape, chunk);
-        Buf::<i8>::plan(plan, codes);
-        Buf::<f32>::plan(plan, rows);
-        Buf::<i32>::plan(plan, rows);
-        Buf::<f32>::plan(plan, centers);
-        Buf::<f32>::plan(plan, 2 * shape.cells);
-        Buf::<u64>::plan(plan, bits);
-        Buf::<u64>::plan(plan, bits);
-        Buf::<Visit>::plan(plan, rows);
     }
 
     pub fn new(m: &mut Maker<'_>, shape: &Shape, chunk: usize) -> Probing {

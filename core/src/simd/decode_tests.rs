@@ -1,7 +1,7 @@
 //! Few rows against keys and values anywhere: beside f64, and the same bits wherever these lie.
 
 use super::Isa;
-use super::few::{Lies, STEP, Weights, accumulate, dots};
+use super::decode::{Lies, STEP, Weights, accumulate, dots};
 use crate::math::hash;
 use crate::mem::{Dtype, Rows};
 use half::{bf16, f16};

@@ -1,7 +1,7 @@
 //! Certified errors: what rows are known to be off by at most, and where that is written.
 
-use super::mask::{Masking, Visible};
-use super::stats::AttentionStats;
+use super::super::mask::{Masking, Visible};
+use super::super::stats::AttentionStats;
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};
 
 /// Rounding allowed for, in units of the largest value's length: see [`Certificate::slack`].
@@ -14,23 +14,23 @@ const LONGEST_BLOCK: usize = 512;
 const NOTHING: f64 = 40.0;
 
 /// How rows of a call are certified.
-pub(super) struct Certificate<'a> {
+pub(in crate::attention) struct Certificate<'a> {
     /// Relative bounds, f32 `[batch, heads_q, rows_q, 1]`.
-    pub(super) bounds: Option<&'a TensorMut<'a>>,
-    pub(super) masking: &'a Masking<'a>,
+    pub(in crate::attention) bounds: Option<&'a TensorMut<'a>>,
+    pub(in crate::attention) masking: &'a Masking<'a>,
     /// Length of the longest key and of the longest value.
-    pub(super) longest: [f32; 2],
-    pub(super) keys: usize,
-    pub(super) scale: f32,
-    pub(super) softcap: f32,
+    pub(in crate::attention) longest: [f32; 2],
+    pub(in crate::attention) keys: usize,
+    pub(in crate::attention) scale: f32,
+    pub(in crate::attention) softcap: f32,
     /// What a row must keep to be counted as certified.
-    pub(super) tolerance: f32,
+    pub(in crate::attention) tolerance: f32,
     /// Relative rounding of a stored output.
     rounding: f64,
 }
 
 impl<'a> Certificate<'a> {
-    pub(super) fn new(
+    pub(in crate::attention) fn new(
         bounds: Option<&'a TensorMut<'a>>,
         masking: &'a Masking<'a>,
         longest: [f32; 2],
@@ -50,7 +50,7 @@ impl<'a> Certificate<'a> {
     /// value, the largest logit that query and keys allow. `steps` is the longest run of additions to one number: a block of
     /// keys, or one for each sixteen. Rounding of equal values goes the same way in all of them, by half of what is allowed
     /// here at most; else it is several times what is seen. `query` is the length of the query.
-    pub(super) fn slack(&self, batch: usize, head: usize, row: usize, query: f64) -> f64 {
+    pub(in crate::attention) fn slack(&self, batch: usize, head: usize, row: usize, query: f64) -> f64 {
         let mut logit = query * f64::from(self.scale) * f64::from(self.longest[0]);
         if self.softcap > 0.0 {
             // The hyperbolic tangent has an error of its own.
@@ -67,7 +67,7 @@ impl<'a> Certificate<'a> {
     }
 
     /// The relative error of a row whose output has length `norm` and is off by at most `bound`.
-    pub(super) fn relative(&self, bound: f64, norm: f64) -> f32 {
+    pub(in crate::attention) fn relative(&self, bound: f64, norm: f64) -> f32 {
         if bound == 0.0 {
             return self.rounding as f32;
         }
@@ -79,7 +79,7 @@ impl<'a> Certificate<'a> {
     }
 
     /// Notes what a row is certified for.
-    pub(super) fn note(&self, [batch, head, row]: [usize; 3], relative: f32, stats: &mut AttentionStats) {
+    pub(in crate::attention) fn note(&self, [batch, head, row]: [usize; 3], relative: f32, stats: &mut AttentionStats) {
         stats.certify(relative, self.tolerance);
         if let Some(bounds) = self.bounds {
             bounds.rows(batch, head, row, 1).write_part(0, 0, &[relative]);
@@ -94,7 +94,7 @@ impl<'a> Certificate<'a> {
     }
 
     /// Rows `begin..begin + n` of a head, whose outputs are exact but for rounding.
-    pub(super) fn exact(
+    pub(in crate::attention) fn exact(
         &self,
         q: &Tensor<'_>,
         out: &TensorMut<'_>,
@@ -129,7 +129,7 @@ fn largest_bias(bias: &Rows<'_>, row: usize, seen: Visible) -> f64 {
 }
 
 /// Length of row `i`.
-pub(super) fn length(rows: &Rows<'_>, i: usize) -> f64 {
+pub(in crate::attention) fn length(rows: &Rows<'_>, i: usize) -> f64 {
     let (mut part, mut sum) = ([0.0f32; 64], 0.0f64);
     for begin in (0..rows.cols()).step_by(part.len()) {
         let part = &mut part[..(rows.cols() - begin).min(64)];
@@ -140,7 +140,7 @@ pub(super) fn length(rows: &Rows<'_>, i: usize) -> f64 {
 }
 
 /// Length of the longest row of all heads.
-pub(super) fn longest(t: &Tensor<'_>) -> f32 {
+pub(in crate::attention) fn longest(t: &Tensor<'_>) -> f32 {
     let [batch, heads, rows, _] = t.shape();
     let mut best = 0.0f64;
     for (b, h) in (0..batch).flat_map(|b| (0..heads).map(move |h| (b, h))) {

@@ -8,15 +8,13 @@ use super::blocks::block_of_keys;
 use super::head::{Head, Queries};
 use super::panel::{SELF, factor};
 use super::spans::{clamp, look_at, next_block};
-use super::work::{ALIGN, FEW, MOST, Work, few_block, few_stride, finish_row, note_seen};
+use super::tunables::{FAR, FEW, MOST};
+use super::work::{ALIGN, Work, few_block, few_stride, finish_row, note_seen};
 use crate::mem::{Rows, RowsMut, Tensor, TensorMut};
 use crate::simd::bias::add_bias;
-use crate::simd::few::{self, Lies, Weights};
+use crate::simd::decode::{self, Lies, Weights};
 use crate::simd::tile::Span;
 use crate::simd::{self, Isa, Simd, Task, rows};
-
-/// Bytes of keys and values that a row sees from which memory, not arithmetic, decides: caches do not hold them.
-pub(crate) const FAR: usize = 16 << 20;
 
 /// `n` rows of each of `heads` consecutive query heads, the first of which is `head`.
 struct Few<'a> {
@@ -113,7 +111,7 @@ impl Few<'_> {
             let (first, m) = (begin + lo, hi - lo);
             let keys = if head.shared() { block_of_keys(s, head, first, m, sizes, k) } else { source.slice(first, m) };
             let values = head.v.slice(first, m);
-            few::dots(isa, &keys, q, rows, &mut scores[lo..], stride, lies);
+            decode::dots(isa, &keys, q, rows, &mut scores[lo..], stride, lies);
             let mut alpha = [1.0; MOST];
             // Whole vectors, counted from the block's start.
             let (a, b) = (lo & !(ALIGN - 1), hi.next_multiple_of(ALIGN));
@@ -153,7 +151,7 @@ impl Few<'_> {
                 }
             }
             let w = Weights { p: &scores[lo..], stride, alpha: &alpha };
-            few::accumulate(isa, &values, &w, rows, sums, sizes.value_stride, lies);
+            decode::accumulate(isa, &values, &w, rows, sums, sizes.value_stride, lies);
             begin = end;
         }
     }
