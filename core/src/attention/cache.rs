@@ -277,15 +277,6 @@ impl HeadCache {
         }
     }
 
-    /// Appends one token at position `at`; `read(is_value, row)` fills its key and its value.
-    fn push_token(&mut self, at: usize, mut read: impl FnMut(bool, &mut [f32])) -> Result<()> {
-        read(false, &mut self.row[..self.dim_k]);
-        self.push_read(false)?;
-        read(true, &mut self.row[..self.dim_v]);
-        self.push_read(true)?;
-        self.note(at)
-    }
-
     /// Appends the key or the value that was read into `row`.
     fn push_read(&mut self, value: bool) -> Result<()> {
         let (to, dim, field) =
@@ -317,21 +308,26 @@ impl HeadCache {
         Ok(())
     }
 
-    /// Appends `n` tokens of a saved head, unpublished; `false` when a number in them is not finite.
-    pub(super) fn restore(&mut self, n: usize, mut read: impl FnMut(bool, &mut [f32])) -> Result<bool> {
-        let mut finite = true;
-        for at in 0..n {
-            self.push_token(at, |value, out| {
-                read(value, out);
-                finite &= out.iter().all(|x| x.is_finite());
-                if !finite {
-                    out.fill(0.0);
-                }
-            })?;
-            self.pending += 1;
+    /// Stores `n` tokens of a saved head, all keys and then all values, unpublished; `restore_index` must follow.
+    pub(super) fn restore(&mut self, n: usize, mut read: impl FnMut(&mut [f32]) -> Result<()>) -> Result<()> {
+        for (value, dim) in [(false, self.dim_k), (true, self.dim_v)] {
+            for _ in 0..n {
+                read(&mut self.row[..dim])?;
+                self.push_read(value)?;
+            }
         }
+        self.pending = n;
+        Ok(())
+    }
+
+    /// Indexes restored tokens under a bound on norms that keys which are gone may have left.
+    pub(super) fn restore_index(&mut self, bound: f32) -> Result<()> {
+        if TOP_K && let Some(index) = &mut self.index {
+            index.start_at(bound);
+        }
+        (0..self.pending).try_for_each(|at| self.note(at))?;
         self.build();
-        Ok(finite)
+        Ok(())
     }
 
     /// Drops everything from token `len` on; cells are the caller's to cut.
