@@ -313,6 +313,7 @@ fn masks() {
             Mask::Causal { q_pos0: keys.saturating_sub(rows) as u64 },
             Mask::Prefix(&counts),
             Mask::Keys(&keep),
+            Mask::CausalKeys { q_pos0: keys.saturating_sub(rows) as u64, keep: &keep },
             Mask::Additive(tensor(bias.as_ptr().cast(), Dtype::F32)),
             Mask::Additive(tensor(half_bias.as_ptr().cast(), Dtype::F16)),
         ];
@@ -334,7 +335,7 @@ fn masks() {
                     }
                     // Keys are the queries: as many rows as keys.
                     let mask = match mask {
-                        Mask::None | Mask::Causal { .. } | Mask::Keys(_) => mask,
+                        Mask::None | Mask::Causal { .. } | Mask::Keys(_) | Mask::CausalKeys { .. } => mask,
                         _ => continue,
                     };
                     let masking = self::masking(mask, window, sinks, keys, keys);

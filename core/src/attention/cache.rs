@@ -342,7 +342,8 @@ impl HeadCache {
         }
     }
 
-    pub(super) fn pending(&self) -> usize {
+    /// Rows appended since the last commit.
+    pub fn pending(&self) -> usize {
         self.pending
     }
 
