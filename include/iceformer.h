@@ -11,6 +11,7 @@
  *   outside the described rows is read or written.
  *   Structs with `struct_size` are filled by their `_init` function and grow only at the tail; zero in a field means
  *   its default. Reserved fields are zero. Unknown flag bits and enumerators are refused.
+ *   Stack: threads of 128 KiB are enough for every call of a hosted build, with half of it or more to spare.
  *   Non-finite keys, values and queries are refused with their row in the message (opt-out: the TRUSTED_INPUT flags).
  *   Equal scores: smaller id first.
  *   Objects: `_new` allocates; `_required` + `_new_in` build the object wholly inside caller memory of exactly that
