@@ -320,11 +320,8 @@ impl HeadCache {
         Ok(())
     }
 
-    /// Indexes restored tokens under a bound on norms that keys which are gone may have left.
-    pub(super) fn restore_index(&mut self, bound: f32) -> Result<()> {
-        if TOP_K && let Some(index) = &mut self.index {
-            index.start_at(bound);
-        }
+    /// Indexes restored tokens, or gathers them into cells.
+    pub(super) fn restore_index(&mut self) -> Result<()> {
         (0..self.pending).try_for_each(|at| self.note(at))?;
         self.build();
         Ok(())
@@ -336,8 +333,9 @@ impl HeadCache {
         self.values.truncate(len * self.dim_v);
         if TOP_K && let Some(index) = &mut self.index {
             let end = index.next_id();
-            for id in len as u64..end {
-                index.remove_present(&[id]);
+            let gone = (len as u64..end).fold(0, |gone, id| gone + index.remove_present(&[id]));
+            if gone > 0 {
+                index.tighten();
             }
         }
     }
@@ -400,6 +398,7 @@ impl HeadCache {
             for id in begin..left {
                 reserved(index.insert(keys.slice(id, 1), Some(&[id as u64])));
             }
+            index.tighten();
         }
         self.published = left;
         self.build();

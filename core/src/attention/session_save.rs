@@ -1,8 +1,6 @@
 //! A session as bytes: little-endian, versioned, with a checksum. Options, then keys and values of every head in their
-//! storage type; the index is rebuilt on loading, since it is a function of the keys, the seed, the options and the bound on norms that
-//! all keys it ever held have left.
+//! storage type; the index is rebuilt on loading, since it is a function of the keys, the seed and the options.
 
-use super::cache::HeadCache;
 use super::{AttentionOptions, Mode, Session, SessionOptions};
 use crate::bytes::{self, CHECKSUM, Reader, Writer};
 use crate::error::{Error, Result, Status};
@@ -13,11 +11,8 @@ const VERSION: u32 = 1;
 const WORDS: usize = 16;
 const LONGS: usize = 8;
 const HEADER: usize = 8 + 4 + 4 * WORDS + 8 * LONGS;
-/// What follows the tokens: nothing; what rows had in common in an earlier build, which nothing reads any more; the norm bound of the
-/// index of every head.
-const NOTHING: usize = 0;
+/// In the last number of the header: an earlier build put what its rows had in common behind the tokens. Nothing reads that any more.
 const COMMON: usize = 1;
-const BOUNDS: usize = 2;
 
 const fn damaged(reason: &'static str) -> Error {
     Error::new(Status::Buffer, "session bytes", reason)
@@ -55,8 +50,8 @@ fn words(o: &SessionOptions) -> [u32; WORDS] {
 struct Header {
     options: SessionOptions,
     len: usize,
-    /// [`NOTHING`], [`COMMON`] or [`BOUNDS`].
-    after: usize,
+    /// Whether more follows the tokens.
+    more: bool,
 }
 
 fn read_header(r: &mut Reader<'_>) -> Result<Header> {
@@ -105,11 +100,10 @@ fn read_header(r: &mut Reader<'_>) -> Result<Header> {
         return Err(OPTIONS);
     }
     let options = options.resolve().map_err(|e| bytes::refusal(e, OPTIONS))?;
-    let bounds = after == BOUNDS && options.has_index();
-    if len > capacity || body(&options, len).is_none() || after > COMMON && !bounds {
+    if len > capacity || body(&options, len).is_none() || after > COMMON {
         return Err(MISFIT);
     }
-    Ok(Header { options, len, after })
+    Ok(Header { options, len, more: after == COMMON })
 }
 
 /// The header of bytes of which checksum and length are right.
@@ -118,10 +112,9 @@ fn checked(bytes: &[u8]) -> Result<Header> {
     let mut r = Reader::new(&mut from, MAGIC, VERSION).map_err(damaged)?;
     bytes::check(bytes).map_err(damaged)?;
     let header = read_header(&mut r)?;
-    let bounds = if header.after == BOUNDS { 4 * header.options.heads_kv } else { 0 };
-    let need = body(&header.options, header.len).and_then(|n| n.checked_add(HEADER + bounds + CHECKSUM));
+    let need = body(&header.options, header.len).and_then(|n| n.checked_add(HEADER + CHECKSUM));
     match need.ok_or(MISFIT)? {
-        need if need == bytes.len() || header.after == COMMON && need < bytes.len() => Ok(header),
+        need if need == bytes.len() || header.more && need < bytes.len() => Ok(header),
         _ => Err(MISFIT),
     }
 }
@@ -135,8 +128,7 @@ impl Session {
     /// Bytes that [`save`](Session::save) writes.
     pub fn save_len(&self) -> usize {
         // What is there has a length.
-        let bounds = self.heads().filter(|head| head.index().is_some()).count() * 4;
-        HEADER + body(self.options(), self.len()).unwrap_or_default() + bounds + CHECKSUM
+        HEADER + body(self.options(), self.len()).unwrap_or_default() + CHECKSUM
     }
 
     /// Writes the published tokens into `out[..save_len()]`; returns the bytes written. Never allocates.
@@ -158,15 +150,7 @@ impl Session {
         let mut w = Writer::new(write, MAGIC, VERSION);
         words(o).into_iter().for_each(|x| w.u32(x));
         w.u64(a.seed);
-        for x in [
-            o.capacity,
-            self.len(),
-            o.dense_below,
-            a.top_k,
-            a.window,
-            a.sinks,
-            if o.has_index() { BOUNDS } else { NOTHING },
-        ] {
+        for x in [o.capacity, self.len(), o.dense_below, a.top_k, a.window, a.sinks, 0] {
             w.u64(x as u64);
         }
         for head in self.heads() {
@@ -178,9 +162,6 @@ impl Session {
                     rows.row_bits(i).into_iter().flatten().for_each(|b| w.put(&b.to_le_bytes()));
                 }
             }
-        }
-        for index in self.heads().filter_map(HeadCache::index) {
-            w.f32s(&[index.lift().bound()]);
         }
         w.finish()
     }
@@ -214,7 +195,7 @@ impl Session {
     /// As [`load`](Session::load).
     pub fn load_from(read: &mut dyn FnMut(&mut [u8]) -> usize, memory: &Memory) -> Result<Session> {
         let mut r = Reader::new(read, MAGIC, VERSION).map_err(damaged)?;
-        let Header { options: o, len, after } = read_header(&mut r)?;
+        let Header { options: o, len, more } = read_header(&mut r)?;
         let refused = |e| bytes::refusal(e, OPTIONS);
         let mut plan = Plan::new();
         Session::plan(&o, &mut plan).map_err(refused)?;
@@ -227,21 +208,10 @@ impl Session {
                 None => Err(SHORT),
             })?;
         }
+        if more { r.finish_at_end() } else { r.finish() }.map_err(damaged)?;
         for head in session.heads_mut() {
-            let mut bound = [0.0];
-            if after == BOUNDS {
-                r.floats(Dtype::F32, &mut bound).ok_or(SHORT)?;
-                if !bound[0].is_finite() || bound[0] < 0.0 {
-                    return Err(damaged("a norm bound is out of range"));
-                }
-            }
-            head.restore_index(bound[0]).map_err(|e| bytes::refusal(e, damaged("a key is too long")))?;
+            head.restore_index().map_err(|e| bytes::refusal(e, damaged("a key is too long")))?;
         }
-        match after {
-            COMMON => r.finish_at_end(),
-            _ => r.finish(),
-        }
-        .map_err(damaged)?;
         session.commit()?;
         Ok(session)
     }

@@ -599,6 +599,19 @@ impl Index {
         removed
     }
 
+    /// Lowers the norm bound to what the keys need that are there, as if there had never been others. O(n), and O(n log n) per list
+    /// where it changes.
+    pub(crate) fn tighten(&mut self) {
+        let live = self.ids.iter().zip(self.norm2.iter()).filter(|(id, _)| **id != NO_ID);
+        let longest = live.fold(0.0f32, |most, (_, &norm2)| most.max(norm2));
+        let start = Lift::new(self.options.max_norm);
+        let lift = if self.options.metric.lifted() { start.grown(longest) } else { start };
+        if lift != self.lift {
+            self.lift = lift;
+            self.relift();
+        }
+    }
+
     /// Removes everything; memory, directions, the norm bound's start and the seed stay. Automatic ids start at 0 again.
     pub fn clear(&mut self) {
         for level in &mut self.levels[..self.options.depth()] {

@@ -269,11 +269,6 @@ impl Index {
         Ok(self)
     }
 
-    /// Gives an empty index the norm bound of another one.
-    pub(crate) fn start_at(&mut self, bound: f32) {
-        self.lift = Lift::new(bound);
-    }
-
     /// Reads sample queries, as many as the header was checked for.
     fn restore_asked(&mut self, r: &mut Reader<'_>) -> Result<()> {
         let asked = read_asked(r)?;
