@@ -154,8 +154,11 @@ fn only_what_a_row_sees_is_scored() {
     let padding: Vec<u8> = (0..keys as u64).map(|i| u8::from(!hash(4, i / 16).is_multiple_of(99))).collect();
     let falling = falling(rows, keys);
     let padded = Mask::CausalKeys { q_pos0: 2000, keep: &padding };
-    for mask in [Mask::None, Mask::Causal { q_pos0: 2000 }, Mask::Prefix(&falling), Mask::Keys(&padding), padded] {
-        for (window, sinks) in [(0, 0), (2100, 0), (2100, 5)] {
+    // The first row of the block misses just the last key of a segment; the last one, by the window, just the first key of another.
+    let almost = Mask::Causal { q_pos0: 8 * SEGMENT as u64 - 2 };
+    let causal = Mask::Causal { q_pos0: 2000 };
+    for mask in [Mask::None, causal, almost, Mask::Prefix(&falling), Mask::Keys(&padding), padded] {
+        for (window, sinks) in [(0, 0), (2100, 0), (2100, 5), (1999, 0)] {
             let o = AttentionOptions { window, sinks, ..mode(Mode::Accelerated, 0.1) };
             let masking = Masking::new(mask, window, sinks, [1, 2, rows, keys], false).unwrap();
             let mut scored = vec![vec![0u8; keys]; 2 * rows];

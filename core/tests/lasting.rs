@@ -5,7 +5,7 @@ mod common;
 
 use common::{memory, noise};
 use iceformer_core::Status;
-use iceformer_core::attention::{AttentionOptions, Mode, Session, SessionOptions};
+use iceformer_core::attention::{AttentionOptions, Mask, Mode, Problem, Session, SessionOptions, attention};
 use iceformer_core::mem::{Dtype, Tensor, TensorMut};
 
 const HEADS: usize = 2;
@@ -178,7 +178,26 @@ fn certificates_of_a_reset_session_are_those_of_a_new_one() {
         let stats = s.attend(Tensor::new(&q, shape).unwrap(), None, &to, None, &memory(0), 0, 1).unwrap();
         (stats.certified_error, stats.certified_mean)
     };
+    // The longest of the session are those of a call over the same tokens.
+    let called = {
+        let ([k, v], q) = (tokens(200, 4), noise(2 * HEADS * 8 * DIM, 5, 1.0));
+        let (mut out, shape) = (vec![0.0; 2 * HEADS * 8 * DIM], [1, 2 * HEADS, 8, DIM]);
+        let kv = |x| Tensor::new(x, [1, HEADS, 200, DIM]).unwrap();
+        let problem = Problem {
+            q: Tensor::new(&q, shape).unwrap(),
+            k: kv(&k),
+            v: kv(&v),
+            out: TensorMut::new(&mut out, shape).unwrap(),
+            lse: None,
+            bounds: None,
+            mask: Mask::Causal { q_pos0: 192 },
+            options: AttentionOptions { mode: Mode::Exact, certificate: true, ..AttentionOptions::default() },
+        };
+        let stats = attention(&problem, &memory(0)).unwrap();
+        (stats.certified_error, stats.certified_mean)
+    };
     let fresh = certified(None);
+    assert_eq!(fresh, called);
     assert!(fresh.0 > 0.0 && fresh.0.is_finite());
     assert_eq!(certified(Some(1000.0)), fresh);
 }
