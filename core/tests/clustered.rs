@@ -610,3 +610,29 @@ fn what_it_cannot_do_is_said() {
     let problem = heads.problem(&mut out, &mut lse, Mask::None, mode(Mode::Accelerated, 0.0));
     assert_eq!(attention(&problem, &memory(0)).unwrap_err().field, "k");
 }
+
+/// Equal keys are estimated exactly, so a log-sum-exp counts the keys that a row sees: also where its first or last one is the end of
+/// a segment.
+#[test]
+fn rows_see_their_keys_and_no_other() {
+    let (rows, keys) = (300, 2600);
+    let mut heads = Heads::new(1, 1, 2, rows, keys, [16, 8], 0.3);
+    heads.k.fill(0.0);
+    let end = 8 * SEGMENT as u64;
+    let mut used = 0;
+    for q_pos0 in [end - 3, end - 2, end - 1, end] {
+        // Every place of the window's begin in a segment, whatever rows are a block.
+        let windows = if q_pos0 == end { 1900..1900 + SEGMENT } else { 0..1 };
+        for window in windows {
+            let mask = Mask::Causal { q_pos0 };
+            let (_, lse, stats) = heads.run(mask, AttentionOptions { window, ..mode(Mode::Accelerated, 0.1) });
+            used += usize::from(stats.pairs < stats.pairs_dense);
+            let masking = Masking::new(mask, window, 0, [1, 2, rows, keys], false).unwrap();
+            for (i, lse) in lse.iter().enumerate() {
+                let seen = masking.visible(0, i % rows).len() as f32;
+                assert!((lse - seen.ln()).abs() < 2e-5, "{q_pos0}, window {window}, row {i}: {} of {seen}", lse.exp());
+            }
+        }
+    }
+    assert!(used > 200, "{used}");
+}
