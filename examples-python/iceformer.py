@@ -31,9 +31,9 @@ _CALLS = {
     "ice_attention": [_P, _P, _SIZE, _P, _P],
     "ice_session_new": [_P, _P, _P],
     "ice_session_append": [_P, _P, _P, _SIZE, _U32, _U32, _P],
-    "ice_session_commit": [_P],
+    "ice_session_commit_err": [_P, _P],
     "ice_session_attend": [_P, _P, _SIZE, _P, _P, _P, _P, _SIZE, _U32, _U32, _P, _P],
-    "ice_session_truncate": [_P, _SIZE],
+    "ice_session_truncate_err": [_P, _SIZE, _P],
 }
 
 
@@ -233,9 +233,9 @@ class Session(_Handle):
             _call("ice_session_append", self._p, c.byref(_tensor(k)), c.byref(_tensor(v)), k.shape[1], 0, 1)
         except Error:
             # Takes back what was not published.
-            _lib.ice_session_commit(self._p)
+            _lib.ice_session_commit_err(self._p, None)
             raise
-        _plain("ice_session_commit", self._p)
+        _call("ice_session_commit_err", self._p)
 
     def attend(self, q, stats=None):
         """q [heads_q, rows, dim]: the last row stands at the last token. Returns [heads_q, rows, dim_v]."""
@@ -250,4 +250,4 @@ class Session(_Handle):
 
     def truncate(self, tokens):
         """Keeps the first tokens."""
-        _plain("ice_session_truncate", self._p, tokens)
+        _call("ice_session_truncate_err", self._p, tokens)

@@ -11,6 +11,7 @@
  *   outside the described rows is read or written.
  *   Structs with `struct_size` are filled by their `_init` function and grow only at the tail; zero in a field means
  *   its default. Reserved fields are zero. Unknown flag bits and enumerators are refused.
+ *   Stack: threads of 128 KiB are enough for every call of a hosted build, with half of it or more to spare.
  *   Non-finite keys, values and queries are refused with their row in the message (opt-out: the TRUSTED_INPUT flags).
  *   Equal scores: smaller id first.
  *   Objects: `_new` allocates; `_required` + `_new_in` build the object wholly inside caller memory of exactly that
@@ -34,6 +35,9 @@
 /* Changes when a program built against an older header can no longer run with the library. */
 #define ICE_ABI_VERSION 1
 
+
+/// In q_pos0 of a mask: the last row stands at the last key. With more rows than keys row 0 stands at key 0.
+#define ICE_POSITION_LAST UINT64_MAX
 
 /// Index flag: refuse keys beyond `capacity` instead of growing. Always so in caller memory.
 #define ICE_INDEX_FIXED_CAPACITY 1
@@ -76,8 +80,8 @@ typedef struct ice_session ice_session;
 /// Outcome of a call: ICE_OK or a negative ICE_ERR_* number. Numbers are never reused.
 typedef int32_t ice_status;
 
-/// Error report, owned by the caller: no heap, no thread-local state. Fill with ice_error_init; every call that takes
-/// one writes it, ICE_OK and an empty message on success.
+/// Error report, owned by the caller: no heap, no thread-local state. Fill with ice_error_init, or with zeros; every call that
+/// takes one writes it, ICE_OK and an empty message on success.
 typedef struct {
     /// Bytes of this struct.
     uint32_t struct_size;
@@ -227,15 +231,15 @@ typedef struct {
     uint32_t struct_size;
     /// Kind.
     ice_mask_kind kind;
-    /// CAUSAL: position of query row 0.
+    /// CAUSAL, CAUSAL_KEYS: position of query row 0; ice_mask_init sets ICE_POSITION_LAST.
     uint64_t q_pos0;
     /// PREFIX: visible keys per row, [rows_q] or [batch, rows_q]; more than there are means all.
     const uint64_t *prefix;
     /// PREFIX: elements of `prefix`.
     size_t prefix_len;
-    /// KEYS: one byte per key, 0 = padding, [rows_kv] or [batch, rows_kv].
+    /// KEYS, CAUSAL_KEYS: one byte per key, 0 = padding, [rows_kv] or [batch, rows_kv].
     const uint8_t *keys;
-    /// KEYS: elements of `keys`.
+    /// KEYS, CAUSAL_KEYS: elements of `keys`.
     size_t keys_len;
     /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Accelerated and auto mode attend exactly then.
     ice_tensor bias;
@@ -341,6 +345,28 @@ typedef struct {
     /// Largest relative error of a sampled row; NaN where nothing was measured.
     float measured_worst;
 } ice_attention_stats;
+
+/// Where saved bytes come from, and what they may cost. Fill with ice_load_options_init.
+typedef struct {
+    /// Bytes of this struct.
+    uint32_t struct_size;
+    /// Zero.
+    uint32_t reserved;
+    /// Saved bytes in memory, any alignment; NULL: `read` brings them.
+    const void *data;
+    /// Bytes of `data`, all of one object.
+    size_t len;
+    /// Nullable: fills `to` with the next `bytes` bytes, at most 1024, and returns how many there were: fewer only at the end
+    /// or after a failure, as fread. It is asked for the bytes of one object and no more. Ignored where `data` is given.
+    size_t (*read)(void *user, void *to, size_t bytes);
+    /// Passed through to `read`.
+    void *user;
+    /// Most bytes the object may use; 0 = no limit. What would need more is refused before any of it is allocated: set it for
+    /// bytes of strangers, which may ask for any capacity.
+    size_t memory_limit;
+    /// Nullable: the system allocator.
+    const ice_allocator *allocator;
+} ice_load_options;
 
 /// Writable tensor, as ice_tensor. Rows must not overlap.
 typedef struct {
@@ -515,7 +541,7 @@ typedef struct {
 /// Every key is visible (default).
 #define ICE_MASK_NONE 0
 
-/// Row i sees keys up to and with q_pos0 + i.
+/// Row i sees keys up to and with q_pos0 + i. As ice_mask_init leaves q_pos0, the last row stands at the last key.
 #define ICE_MASK_CAUSAL 1
 
 /// Row i sees the first prefix[i] keys.
@@ -526,6 +552,10 @@ typedef struct {
 
 /// A bias is added to every logit; -inf excludes. Accelerated and auto mode attend exactly then.
 #define ICE_MASK_ADDITIVE 4
+
+/// ICE_MASK_CAUSAL and ICE_MASK_KEYS together: batches of prompts that are padded on the left. Positions and sinks count
+/// padding. Rows that see padding alone get zeros.
+#define ICE_MASK_CAUSAL_KEYS 5
 
 /// The fastest way that keeps the tolerance (default): accelerated where cells are predicted to cost less than every key,
 /// else exact. Contexts or calls too short for cells run exact.
@@ -857,7 +887,8 @@ ice_status ice_index_query_exact(const ice_index *index,
 /// @param mask     nullable: every key is visible.
 /// @param options  nullable: all defaults.
 /// @param lse      nullable: log-sum-exp of each row's logits.
-/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT, ICE_ERR_SHAPE (also a scratch made for another dim_v),
+/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (also an output that overlaps what is read), ICE_ERR_SHAPE (also a
+/// scratch made for another dim_v),
 /// ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED (an L2 index, num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY
 /// (scratch made before the index grew, or not for attention in ICE_MODE_ACCELERATED), ICE_ERR_ABI; without scratch also
 /// ICE_ERR_NO_MEMORY.
@@ -992,6 +1023,48 @@ void ice_scratch_free(ice_scratch *scratch);
 /// Pointers are valid as described.
 ice_status ice_index_save(const ice_index *index, void *buf, size_t cap, size_t *needed);
 
+/// Writes the index through a function of the caller, so that no second copy of it is needed: the bytes of ice_index_save.
+///
+/// @param write  takes the next `bytes` bytes, at most 1024, and returns how many it took: fewer end the call, as fwrite. It does not
+///               use the index exclusively and returns by itself (no longjmp, no exception).
+/// @param user   nullable: passed through to `write`.
+/// Errors: ICE_ERR_BUFFER (`write` took fewer bytes).
+/// Threads: shared. Allocates: never. Cost: O(bytes). Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_index_save_to(const ice_index *index,
+                             size_t (*write)(void *user, const void *from, size_t bytes),
+                             void *user,
+                             ice_error *err);
+
+/// Prepares load options: size set, everything else 0. NULL does nothing.
+///
+/// Threads: any. Allocates: never. Since 0.2.
+///
+/// # Safety
+/// `options` is NULL or writable for an ice_load_options.
+void ice_load_options_init(ice_load_options *options);
+
+/// Makes an index from saved bytes in memory or from a function that brings them, within a memory limit.
+///
+/// Bytes that a function brings are not known to be whole before the last of them: a damaged header asks for memory until then, within
+/// the limit.
+///
+/// @param options  filled by ice_load_options_init before.
+/// @param out      receives the index; free it with ice_index_free.
+/// Ownership: options and allocator are copied; nothing of the bytes is kept.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_BUDGET (more than the limit: nothing was allocated for it),
+/// ICE_ERR_UNSUPPORTED (needs what this build lacks), ICE_ERR_NO_MEMORY, ICE_ERR_ALIGNMENT (a block of the allocator),
+/// ICE_ERR_ABI.
+/// Threads: any. Allocates: may. Cost: O(bytes) plus building. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described; allocator and `read` keep their contracts.
+ice_status ice_index_load_with(const ice_load_options *options,
+                               ice_index **out,
+                               ice_error *err);
+
 /// Makes an index from saved bytes.
 ///
 /// @param buf        written by ice_index_save, any alignment.
@@ -999,12 +1072,18 @@ ice_status ice_index_save(const ice_index *index, void *buf, size_t cap, size_t 
 /// @param allocator  nullable: the system allocator.
 /// @param out        receives the index; free it with ice_index_free.
 /// Ownership: nothing of `buf` is kept.
-/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ABI, ICE_ERR_NO_MEMORY.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_UNSUPPORTED (needs what this build lacks), ICE_ERR_NO_MEMORY,
+/// ICE_ERR_ALIGNMENT (a block of the allocator), ICE_ERR_ABI. Bytes of strangers may ask for any capacity: set a limit with
+/// ice_index_load_with.
 /// Threads: any. Allocates: may. Cost: O(len) plus building. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described; the allocator keeps its contract.
-ice_status ice_index_load(const void *buf, size_t len, const ice_allocator *allocator, ice_index **out, ice_error *err);
+ice_status ice_index_load(const void *buf,
+                          size_t len,
+                          const ice_allocator *allocator,
+                          ice_index **out,
+                          ice_error *err);
 
 /// Makes an index of saved bytes that stay where they are: keys are read from `buf`, which may be a mapped file or read-only
 /// memory, and only what finds them is built. It answers as one made by ice_index_load.
@@ -1032,12 +1111,17 @@ ice_status ice_index_view(const void *buf,
 ///
 /// @param buf, len  as in ice_index_view.
 /// @param bytes, align  outputs, in bytes.
-/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ALIGNMENT, ICE_ERR_UNSUPPORTED, ICE_ERR_ABI.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ALIGNMENT, ICE_ERR_UNSUPPORTED, ICE_ERR_NO_MEMORY (too large for
+/// the address space).
 /// Threads: any. Allocates: never. Cost: O(len). Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
-ice_status ice_index_view_required(const void *buf, size_t len, size_t *bytes, size_t *align, ice_error *err);
+ice_status ice_index_view_required(const void *buf,
+                                   size_t len,
+                                   size_t *bytes,
+                                   size_t *align,
+                                   ice_error *err);
 
 /// Makes an index as ice_index_view does, wholly inside caller memory. Insertions are refused: ICE_ERR_CAPACITY.
 ///
@@ -1054,26 +1138,31 @@ ice_status ice_index_view_in(void *mem, size_t bytes, const void *buf, size_t le
 /// Bytes and alignment of the memory that ice_index_load_in needs for these saved bytes.
 ///
 /// @param bytes, align  outputs, in bytes.
-/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ABI.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_UNSUPPORTED (needs what this build lacks), ICE_ERR_NO_MEMORY (too
+/// large for the address space).
 /// Threads: any. Allocates: never. Cost: O(len). Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
-ice_status ice_index_load_required(const void *buf, size_t len, size_t *bytes, size_t *align, ice_error *err);
+ice_status ice_index_load_required(const void *buf,
+                                   size_t len,
+                                   size_t *bytes,
+                                   size_t *align,
+                                   ice_error *err);
 
 /// Makes an index from saved bytes wholly inside caller memory.
 ///
 /// @param mem    aligned to 64 bytes; stays in place and untouched until ice_index_free.
 /// @param bytes  at least what ice_index_load_required says.
 /// @param buf, len  as in ice_index_load.
-/// Errors: as ice_index_load, ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
+/// Errors: as ice_index_load_required, ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
 /// Threads: any. Allocates: never. Cost: O(len) plus building. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
 ice_status ice_index_load_in(void *mem, size_t bytes, const void *buf, size_t len, ice_index **out, ice_error *err);
 
-/// Prepares a mask of kind ICE_MASK_NONE. NULL does nothing.
+/// Prepares a mask of kind ICE_MASK_NONE, with q_pos0 ICE_POSITION_LAST. NULL does nothing.
 ///
 /// Threads: any. Allocates: never. Since 0.1.
 ///
@@ -1124,10 +1213,10 @@ void ice_attention_stats_init_sized(ice_attention_stats *stats,
 /// @param work        nullable: memory is then allocated for the call. Else aligned to 64 bytes.
 /// @param work_bytes  bytes of `work`, at least what ice_attention_required says; 0 when `work` is NULL.
 /// @param stats       nullable; filled by ice_attention_stats_init before.
-/// Rows that see no key get zeros, and lse -inf.
+/// Rows that see no key get zeros, and lse -inf. Outputs share no byte with inputs or each other.
 /// Errors: ICE_ERR_NULL, ICE_ERR_SHAPE, ICE_ERR_STRIDE, ICE_ERR_ALIGNMENT (field), ICE_ERR_NOT_FINITE (row),
-/// ICE_ERR_ARGUMENT (field and value), ICE_ERR_UNSUPPORTED, ICE_ERR_BUFFER (work too small), ICE_ERR_NO_MEMORY,
-/// ICE_ERR_ABI.
+/// ICE_ERR_ARGUMENT (field and value; an output that overlaps), ICE_ERR_UNSUPPORTED, ICE_ERR_BUFFER (work too small),
+/// ICE_ERR_NO_MEMORY, ICE_ERR_ABI.
 /// Threads: any, with its own work and outputs; options.num_threads are used inside. Allocates: never with work.
 /// Cost: O(batch heads_q rows_q rows_kv (dim_k + dim_v)) exact; top_k instead of rows_kv, and the index, in top-k mode;
 /// in accelerated mode what stats->pairs of stats->pairs_dense says, and the gathering of the keys into cells.
@@ -1155,7 +1244,7 @@ ice_status ice_attention_required(const ice_attention_desc *desc, size_t *bytes,
 /// Merges attention over two disjoint sets of keys: out_a and lse_a become those of the union.
 ///
 /// Shapes: out_a, out_b [rows, dim_v] packed; lse_a, lse_b [rows].
-/// Errors: ICE_ERR_NULL, ICE_ERR_ALIGNMENT, ICE_ERR_SHAPE (dim_v 0, or a size overflows).
+/// Errors: ICE_ERR_NULL, ICE_ERR_ALIGNMENT, ICE_ERR_SHAPE (dim_v 0, or a size overflows), ICE_ERR_ARGUMENT (an output overlaps).
 /// Threads: any, exclusive in out_a and lse_a. Allocates: never. Cost: O(rows dim_v). Since 0.1.
 ///
 /// # Safety
@@ -1248,7 +1337,8 @@ void ice_session_free(ice_session *session);
 /// @param ith, nth  part and number of parts; heads are split in contiguous ranges, parts beyond the heads are empty.
 /// Ownership: everything is copied.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_CAPACITY, ICE_ERR_STRIDE, ICE_ERR_ALIGNMENT, ICE_ERR_ARGUMENT (ith, nth).
-/// After an error in any part ice_session_commit takes all parts back.
+/// After one of these in any part ice_session_commit takes all parts back. ICE_ERR_STATE: the part was appended already and
+/// waits for a commit; it stays as it is.
 /// Threads: partitioned. Allocates: never. Cost: O(n (dim_k + dim_v)) per head; in accelerated and auto mode every 256th
 /// token also gathers its segment into cells, O(256 (dim_k^2 / 8 + dim_k + dim_v)). The bits do not depend on how tokens
 /// are cut into appends. Since 0.1.
@@ -1273,6 +1363,15 @@ ice_status ice_session_append(ice_session *session,
 /// Pointers are valid as described.
 ice_status ice_session_commit(ice_session *session);
 
+/// As ice_session_commit, with a report.
+///
+/// Errors: as ice_session_commit; the message names the part's field and row.
+/// Threads: exclusive. Allocates: never. Cost: as ice_session_commit. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_session_commit_err(ice_session *session, ice_error *err);
+
 /// Part `ith` of attention of `rows` query rows over the published tokens.
 ///
 /// Shapes: q [heads_q, rows, dim_k]; out [heads_q, rows, dim_v]; lse [heads_q, rows]; batch strides are not used.
@@ -1284,7 +1383,7 @@ ice_status ice_session_commit(ice_session *session);
 /// @param ith, nth    part and number of parts; the result does not depend on nth. In accelerated and auto mode it does on
 ///                    what was attended before the last commit: keys that were heavy then stay known for rows that follow.
 /// @param stats       nullable; of this part; filled by ice_attention_stats_init before.
-/// Errors: as ice_attention, ICE_ERR_ARGUMENT (ith, nth), ICE_ERR_STATE (no mask, and more rows than tokens).
+/// Errors: as ice_attention, ICE_ERR_ARGUMENT (ith, nth, an output that overlaps what is read), ICE_ERR_STATE (no mask, and more rows than tokens).
 /// Threads: partitioned; shared with other readers. Allocates: never with work. Cost: O(rows len (dim_k + dim_v)) per
 /// query head exact, top_k instead of len in top-k mode; in accelerated mode what stats->pairs of stats->pairs_dense
 /// says, and a look at one mean per 16 tokens. Since 0.1.
@@ -1322,13 +1421,23 @@ ice_status ice_session_work_required(const ice_session *session,
 /// Keeps the first `len` tokens; more than there are is an error.
 ///
 /// Errors: ICE_ERR_ARGUMENT (len), ICE_ERR_STATE (appended tokens wait for a commit).
-/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index; with cells O(len (dim_k + dim_v) / 16), and
+/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index, which is sorted anew where the longest key goes;
+/// with cells O(len (dim_k + dim_v) / 16), and
 /// O(len dim_k^2 / 8) when a complete segment of 256 tokens goes. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
 ice_status ice_session_truncate(ice_session *session,
                                 size_t len);
+
+/// As ice_session_truncate, with a report.
+///
+/// Errors: as ice_session_truncate.
+/// Threads: exclusive. Allocates: never. Cost: as ice_session_truncate. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_session_truncate_err(ice_session *session, size_t len, ice_error *err);
 
 /// Removes tokens begin .. end (end excluded); later tokens move down.
 ///
@@ -1340,6 +1449,15 @@ ice_status ice_session_truncate(ice_session *session,
 /// Pointers are valid as described.
 ice_status ice_session_remove_range(ice_session *session, size_t begin, size_t end);
 
+/// As ice_session_remove_range, with a report.
+///
+/// Errors: as ice_session_remove_range.
+/// Threads: exclusive. Allocates: never. Cost: as ice_session_remove_range. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_session_remove_range_err(ice_session *session, size_t begin, size_t end, ice_error *err);
+
 /// Removes every token and keeps the memory.
 ///
 /// Threads: exclusive. Allocates: never. Cost: O(capacity). Since 0.1.
@@ -1347,6 +1465,15 @@ ice_status ice_session_remove_range(ice_session *session, size_t begin, size_t e
 /// # Safety
 /// Pointers are valid as described.
 ice_status ice_session_reset(ice_session *session);
+
+/// As ice_session_reset, with a report.
+///
+/// Errors: none but of the handle: ICE_ERR_NULL, ICE_ERR_STATE (freed or broken).
+/// Threads: exclusive. Allocates: never. Cost: as ice_session_reset. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_session_reset_err(ice_session *session, ice_error *err);
 
 /// Published tokens; 0 for NULL.
 ///
@@ -1379,6 +1506,49 @@ ice_status ice_session_memory(const ice_session *session, ice_memory *out);
 /// Pointers are valid as described.
 ice_status ice_session_save(const ice_session *session, void *buf, size_t cap, size_t *needed);
 
+/// As ice_session_save, with a report.
+///
+/// Errors: as ice_session_save.
+/// Threads: shared. Allocates: never. Cost: O(bytes). Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_session_save_err(const ice_session *session, void *buf, size_t cap, size_t *needed, ice_error *err);
+
+/// Writes the session through a function of the caller, so that no second copy of it is needed: the bytes of ice_session_save.
+///
+/// @param write  takes the next `bytes` bytes, at most 1024, and returns how many it took: fewer end the call, as fwrite. It does not
+///               use the session exclusively and returns by itself (no longjmp, no exception).
+/// @param user   nullable: passed through to `write`.
+/// Errors: ICE_ERR_BUFFER (`write` took fewer bytes).
+/// Threads: shared. Allocates: never. Cost: O(bytes). Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_session_save_to(const ice_session *session,
+                               size_t (*write)(void *user, const void *from, size_t bytes),
+                               void *user,
+                               ice_error *err);
+
+/// Makes a session from saved bytes in memory or from a function that brings them, within a memory limit.
+///
+/// Bytes that a function brings are not known to be whole before the last of them: a damaged header asks for memory until then, within
+/// the limit. `read` is asked for the bytes of one session; some saved by version 0.1 are read to the end of all bytes.
+///
+/// @param options  filled by ice_load_options_init before.
+/// @param out      receives the session; free it with ice_session_free.
+/// Ownership: options and allocator are copied; nothing of the bytes is kept.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_BUDGET (more than the limit: nothing was allocated for it),
+/// ICE_ERR_UNSUPPORTED (needs what this build lacks), ICE_ERR_NO_MEMORY, ICE_ERR_ALIGNMENT (a block of the allocator),
+/// ICE_ERR_ABI.
+/// Threads: any. Allocates: may. Cost: O(bytes) plus building. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described; allocator and `read` keep their contracts.
+ice_status ice_session_load_with(const ice_load_options *options,
+                                 ice_session **out,
+                                 ice_error *err);
+
 /// Makes a session from saved bytes.
 ///
 /// @param buf        written by ice_session_save, any alignment.
@@ -1386,7 +1556,9 @@ ice_status ice_session_save(const ice_session *session, void *buf, size_t cap, s
 /// @param allocator  nullable: the system allocator.
 /// @param out        receives the session; free it with ice_session_free.
 /// Ownership: nothing of `buf` is kept.
-/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ABI, ICE_ERR_NO_MEMORY.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_UNSUPPORTED (needs what this build lacks), ICE_ERR_NO_MEMORY,
+/// ICE_ERR_ALIGNMENT (a block of the allocator), ICE_ERR_ABI. Bytes of strangers may ask for any capacity: set a limit with
+/// ice_session_load_with.
 /// Threads: any. Allocates: may. Cost: O(len) plus building. Since 0.1.
 ///
 /// # Safety
@@ -1400,19 +1572,24 @@ ice_status ice_session_load(const void *buf,
 /// Bytes and alignment of the memory that ice_session_load_in needs for these saved bytes.
 ///
 /// @param bytes, align  outputs, in bytes.
-/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ABI.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_UNSUPPORTED (needs what this build lacks), ICE_ERR_NO_MEMORY (too
+/// large for the address space).
 /// Threads: any. Allocates: never. Cost: O(len). Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.
-ice_status ice_session_load_required(const void *buf, size_t len, size_t *bytes, size_t *align, ice_error *err);
+ice_status ice_session_load_required(const void *buf,
+                                     size_t len,
+                                     size_t *bytes,
+                                     size_t *align,
+                                     ice_error *err);
 
 /// Makes a session from saved bytes wholly inside caller memory.
 ///
 /// @param mem    aligned to 64 bytes; stays in place and untouched until ice_session_free.
 /// @param bytes  at least what ice_session_load_required says.
 /// @param buf, len  as in ice_session_load.
-/// Errors: as ice_session_load, ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
+/// Errors: as ice_session_load_required, ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
 /// Threads: any. Allocates: never. Cost: O(len) plus building. Since 0.1.
 ///
 /// # Safety

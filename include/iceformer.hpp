@@ -215,6 +215,16 @@ inline ice_attention_stats attention_stats() noexcept {
   return s;
 }
 
+/// Where saved bytes come from, and what they may cost.
+inline ice_load_options load_options() noexcept {
+  ice_load_options o;
+  ice_load_options_init(&o);
+  return o;
+}
+
+/// What takes saved bytes, as fwrite does; `user` comes with every call.
+using writer = std::size_t (*)(void *user, const void *from, std::size_t bytes);
+
 /// Bytes and alignment of caller memory.
 struct layout {
   std::size_t bytes = 0;
@@ -344,6 +354,10 @@ public:
     return detail::wrapped<index, ice_index>(
         [&](auto **p, auto *e) { return ice_index_load(saved.data(), saved.size(), allocator, p, e); });
   }
+  /// From memory or a function, within a limit.
+  static expected<index> try_load(const ice_load_options &options) {
+    return detail::wrapped<index, ice_index>([&](auto **p, auto *e) { return ice_index_load_with(&options, p, e); });
+  }
   /// Over saved bytes that must outlive the index and stay unchanged, a mapped file for instance; aligned to 4 bytes.
   static expected<index> try_view(span<const std::uint8_t> saved, const ice_allocator *allocator = nullptr) {
     return detail::wrapped<index, ice_index>(
@@ -424,6 +438,9 @@ public:
   expected<std::vector<std::uint8_t>> try_save() const {
     return detail::saved([&](void *b, std::size_t n, std::size_t *need) { return ice_index_save(get(), b, n, need); });
   }
+  expected<void> try_save(writer write, void *user) const {
+    return detail::call([&](auto *e) { return ice_index_save_to(get(), write, user, e); });
+  }
 
 #if ICEFORMER_EXCEPTIONS
   explicit index(const ice_index_options &options) : index(try_make(options).value()) {}
@@ -432,6 +449,7 @@ public:
   static index load(span<const std::uint8_t> saved, const ice_allocator *allocator = nullptr) {
     return try_load(saved, allocator).value();
   }
+  static index load(const ice_load_options &options) { return try_load(options).value(); }
   static index view(span<const std::uint8_t> saved, const ice_allocator *allocator = nullptr) {
     return try_view(saved, allocator).value();
   }
@@ -456,6 +474,7 @@ public:
   }
   std::vector<ice_neighbor> query(span<const float> one, std::uint32_t k) const { return try_query(one, k).value(); }
   std::vector<std::uint8_t> save() const { return try_save().value(); }
+  void save(writer write, void *user) const { try_save(write, user).value(); }
 #endif
 
 private:
@@ -549,6 +568,10 @@ public:
     return detail::wrapped<session, ice_session>(
         [&](auto **p, auto *e) { return ice_session_load(saved.data(), saved.size(), allocator, p, e); });
   }
+  /// From memory or a function, within a limit.
+  static expected<session> try_load(const ice_load_options &options) {
+    return detail::wrapped<session, ice_session>([&](auto **p, auto *e) { return ice_session_load_with(&options, p, e); });
+  }
 
   std::size_t size() const noexcept { return ice_session_len(get()); }
   expected<ice_memory> try_memory() const {
@@ -567,7 +590,9 @@ public:
   expected<void> try_append(const ice_tensor &k, const ice_tensor &v, std::size_t n, part p = {}) {
     return detail::call([&](auto *e) { return ice_session_append(get(), &k, &v, n, p.ith, p.nth, e); });
   }
-  expected<void> try_commit() { return detail::plain(ice_session_commit(get())); }
+  expected<void> try_commit() {
+    return detail::call([&](auto *e) { return ice_session_commit_err(get(), e); });
+  }
   /// q [heads_q, rows, dim_k], out [heads_q, rows, dim_v]; no mask: causal, the last row at the last token.
   expected<void> try_attend(const ice_tensor &q, std::size_t rows, const ice_tensor_mut &out,
                             const ice_mask *visible = nullptr, span<std::byte> work = {}, part p = {},
@@ -576,13 +601,20 @@ public:
       return ice_session_attend(get(), &q, rows, visible, &out, lse, work.data(), work.size(), p.ith, p.nth, stats, e);
     });
   }
-  expected<void> try_truncate(std::size_t tokens) { return detail::plain(ice_session_truncate(get(), tokens)); }
-  expected<void> try_remove_range(std::size_t begin, std::size_t end) {
-    return detail::plain(ice_session_remove_range(get(), begin, end));
+  expected<void> try_truncate(std::size_t tokens) {
+    return detail::call([&](auto *e) { return ice_session_truncate_err(get(), tokens, e); });
   }
-  expected<void> try_reset() { return detail::plain(ice_session_reset(get())); }
+  expected<void> try_remove_range(std::size_t begin, std::size_t end) {
+    return detail::call([&](auto *e) { return ice_session_remove_range_err(get(), begin, end, e); });
+  }
+  expected<void> try_reset() {
+    return detail::call([&](auto *e) { return ice_session_reset_err(get(), e); });
+  }
   expected<std::vector<std::uint8_t>> try_save() const {
     return detail::saved([&](void *b, std::size_t n, std::size_t *need) { return ice_session_save(get(), b, n, need); });
+  }
+  expected<void> try_save(writer write, void *user) const {
+    return detail::call([&](auto *e) { return ice_session_save_to(get(), write, user, e); });
   }
 
 #if ICEFORMER_EXCEPTIONS
@@ -592,6 +624,7 @@ public:
   static session load(span<const std::uint8_t> saved, const ice_allocator *allocator = nullptr) {
     return try_load(saved, allocator).value();
   }
+  static session load(const ice_load_options &options) { return try_load(options).value(); }
   ice_memory memory() const { return try_memory().value(); }
   layout work_required(std::size_t rows, std::uint32_t nth = 1) const { return try_work_required(rows, nth).value(); }
   void append(const ice_tensor &k, const ice_tensor &v, std::size_t n, part p = {}) { try_append(k, v, n, p).value(); }
@@ -605,6 +638,7 @@ public:
   void remove_range(std::size_t begin, std::size_t end) { try_remove_range(begin, end).value(); }
   void reset() { try_reset().value(); }
   std::vector<std::uint8_t> save() const { return try_save().value(); }
+  void save(writer write, void *user) const { try_save(write, user).value(); }
 #endif
 };
 

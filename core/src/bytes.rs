@@ -1,96 +1,176 @@
-//! Saved objects as bytes: a magic, a version, little-endian fields, and a CRC-32 at the end.
+//! Saved objects as bytes: a magic, a version, little-endian fields, and a CRC-32 at the end; read and written piece by piece, so
+//! that they need not lie in memory.
 
+use crate::error::{Error, Result, Status};
 use crate::mem::Dtype;
+use crc32fast::Hasher;
 use half::{bf16, f16};
 
-/// Reads fields from checked bytes.
-#[derive(Clone, Copy)]
+/// Bytes handed over at a time; a multiple of every element.
+const PIECE: usize = 1024;
+/// Bytes of the checksum.
+pub(crate) const CHECKSUM: usize = 4;
+
+/// Fills as much of its argument as there are bytes left, and says how much: less only at the end.
+pub(crate) type Read<'a> = dyn FnMut(&mut [u8]) -> usize + 'a;
+/// Takes its argument, or says that it cannot.
+pub(crate) type Write<'a> = dyn FnMut(&[u8]) -> bool + 'a;
+
+/// Reads fields.
 pub(crate) struct Reader<'a> {
-    bytes: &'a [u8],
+    from: &'a mut Read<'a>,
+    sum: Hasher,
 }
 
 impl<'a> Reader<'a> {
-    /// Checks magic, version and checksum; the reader then stands at the first field and ends before the checksum.
-    pub(crate) fn checked(bytes: &'a [u8], magic: [u8; 8], version: u32) -> Result<Self, &'static str> {
-        let (body, sum) = bytes.split_last_chunk::<4>().ok_or("too short")?;
-        let (head, rest) = body.split_first_chunk::<8>().ok_or("too short")?;
-        if *head != magic {
+    /// Checks magic and version; the reader then stands at the first field.
+    pub(crate) fn new(from: &'a mut Read<'a>, magic: [u8; 8], version: u32) -> Result<Self, &'static str> {
+        let mut r = Reader { from, sum: Hasher::new() };
+        let mut head = [0; 8];
+        r.fill(&mut head).ok_or("too short")?;
+        if head != magic {
             return Err("not saved by this library (wrong magic)");
         }
-        let (v, rest) = rest.split_first_chunk::<4>().ok_or("too short")?;
-        if u32::from_le_bytes(*v) != version {
+        if r.u32().ok_or("too short")? != version {
             return Err("unknown format version");
         }
-        if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
-            return Err("checksum does not match: the bytes are damaged");
-        }
-        Ok(Reader { bytes: rest })
+        Ok(r)
     }
 
-    pub(crate) fn left(&self) -> usize {
-        self.bytes.len()
+    fn fill(&mut self, to: &mut [u8]) -> Option<()> {
+        let whole = (self.from)(to) == to.len();
+        self.sum.update(to);
+        whole.then_some(())
     }
 
     pub(crate) fn u32(&mut self) -> Option<u32> {
-        let (x, rest) = self.bytes.split_first_chunk::<4>()?;
-        self.bytes = rest;
-        Some(u32::from_le_bytes(*x))
+        let mut x = [0; 4];
+        self.fill(&mut x).map(|()| u32::from_le_bytes(x))
     }
 
     pub(crate) fn u64(&mut self) -> Option<u64> {
-        let (x, rest) = self.bytes.split_first_chunk::<8>()?;
-        self.bytes = rest;
-        Some(u64::from_le_bytes(*x))
+        let mut x = [0; 8];
+        self.fill(&mut x).map(|()| u64::from_le_bytes(x))
     }
 
-    /// The next `n` bytes.
-    pub(crate) fn take(&mut self, n: usize) -> Option<&'a [u8]> {
-        let (x, rest) = self.bytes.split_at_checked(n)?;
-        self.bytes = rest;
-        Some(x)
+    /// Passes over `n` bytes.
+    pub(crate) fn skip(&mut self, n: usize) -> Option<()> {
+        let mut piece = [0; PIECE];
+        (0..n).step_by(PIECE).try_for_each(|at| self.fill(&mut piece[..PIECE.min(n - at)]))
     }
 
-    pub(crate) fn skip(&mut self, n: usize) {
-        self.bytes = self.bytes.get(n..).unwrap_or(&[]);
+    /// Fills `out` with numbers stored in `dtype`.
+    pub(crate) fn floats(&mut self, dtype: Dtype, out: &mut [f32]) -> Option<()> {
+        let (size, mut piece) = (dtype.size(), [0; PIECE]);
+        for out in out.chunks_mut(PIECE / size) {
+            let bytes = &mut piece[..out.len() * size];
+            self.fill(bytes)?;
+            for (x, b) in out.iter_mut().zip(bytes.chunks_exact(size)) {
+                *x = match (dtype, b) {
+                    (Dtype::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+                    (Dtype::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+                    (Dtype::Bf16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
+                    _ => *x,
+                };
+            }
+        }
+        Some(())
     }
 
-    /// A reader over bytes that were checked as part of others.
-    pub(crate) fn over(bytes: &'a [u8]) -> Self {
-        Reader { bytes }
+    /// Reads the checksum and compares.
+    pub(crate) fn finish(self) -> Result<(), &'static str> {
+        let mut sum = [0; CHECKSUM];
+        if (self.from)(&mut sum) != CHECKSUM {
+            return Err("shorter than its header says");
+        }
+        compare(self.sum, sum)
     }
 
-    /// Fills `out` with numbers stored in `dtype`; short bytes leave the rest as it was.
-    pub(crate) fn floats(&mut self, dtype: Dtype, out: &mut [f32]) {
-        let (size, n) = (dtype.size(), out.len());
-        let bytes = self.take(n * size).unwrap_or(&[]);
-        for (x, b) in out.iter_mut().zip(bytes.chunks_exact(size)) {
-            *x = match (dtype, b) {
-                (Dtype::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
-                (Dtype::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
-                (Dtype::Bf16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
-                _ => *x,
-            };
+    /// The same, the checksum being the last of all bytes that there are.
+    pub(crate) fn finish_at_end(mut self) -> Result<(), &'static str> {
+        let mut window = [0; CHECKSUM + PIECE];
+        let mut held = 0;
+        loop {
+            let n = (self.from)(&mut window[held..]).min(window.len() - held);
+            let all = held + n;
+            held = all.min(CHECKSUM);
+            self.sum.update(&window[..all - held]);
+            window.copy_within(all - held..all, 0);
+            if n == 0 {
+                break;
+            }
+        }
+        match window.first_chunk::<CHECKSUM>() {
+            Some(&sum) if held == CHECKSUM => compare(self.sum, sum),
+            _ => Err("shorter than its header says"),
         }
     }
 }
 
-/// Writes fields into a buffer of exactly the saved length.
+fn compare(sum: Hasher, saved: [u8; CHECKSUM]) -> Result<(), &'static str> {
+    if sum.finalize() == u32::from_le_bytes(saved) {
+        Ok(())
+    } else {
+        Err("checksum does not match: the bytes are damaged")
+    }
+}
+
+/// Whether the checksum of saved bytes is right.
+pub(crate) fn check(bytes: &[u8]) -> Result<(), &'static str> {
+    let (body, sum) = bytes.split_last_chunk::<CHECKSUM>().ok_or("too short")?;
+    let mut all = Hasher::new();
+    all.update(body);
+    compare(all, *sum)
+}
+
+/// A source that is bytes in memory.
+pub(crate) fn within(mut bytes: &[u8]) -> impl FnMut(&mut [u8]) -> usize {
+    move |to| {
+        let (now, rest) = bytes.split_at(to.len().min(bytes.len()));
+        to[..now.len()].copy_from_slice(now);
+        bytes = rest;
+        now.len()
+    }
+}
+
+/// What loading may fail with: what memory says stays, all else is a damaged header or body.
+pub(crate) fn refusal(e: Error, damaged: Error) -> Error {
+    match e.status {
+        Status::NoMemory | Status::Budget | Status::Alignment | Status::Unsupported | Status::Buffer => e,
+        _ => damaged,
+    }
+}
+
+/// Writes fields.
 pub(crate) struct Writer<'a> {
-    out: &'a mut [u8],
-    at: usize,
+    to: &'a mut Write<'a>,
+    piece: [u8; PIECE],
+    held: usize,
+    sum: Hasher,
+    taken: bool,
 }
 
 impl<'a> Writer<'a> {
-    pub(crate) fn new(out: &'a mut [u8], magic: [u8; 8], version: u32) -> Self {
-        let mut w = Writer { out, at: 0 };
+    pub(crate) fn new(to: &'a mut Write<'a>, magic: [u8; 8], version: u32) -> Self {
+        let mut w = Writer { to, piece: [0; PIECE], held: 0, sum: Hasher::new(), taken: true };
         w.put(&magic);
         w.u32(version);
         w
     }
 
+    /// Appends at most a piece.
     pub(crate) fn put(&mut self, bytes: &[u8]) {
-        self.out[self.at..][..bytes.len()].copy_from_slice(bytes);
-        self.at += bytes.len();
+        if self.held + bytes.len() > PIECE {
+            self.flush();
+        }
+        self.piece[self.held..][..bytes.len()].copy_from_slice(bytes);
+        self.held += bytes.len();
+    }
+
+    fn flush(&mut self) {
+        let piece = &self.piece[..core::mem::take(&mut self.held)];
+        self.sum.update(piece);
+        self.taken = self.taken && (self.to)(piece);
     }
 
     pub(crate) fn u32(&mut self, x: u32) {
@@ -106,9 +186,35 @@ impl<'a> Writer<'a> {
     }
 
     /// Appends the checksum.
-    pub(crate) fn finish(mut self) {
-        let sum = crc32fast::hash(&self.out[..self.at]);
+    ///
+    /// # Errors
+    /// `Buffer` when the bytes were not taken.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.flush();
+        let sum = self.sum.clone().finalize();
         self.u32(sum);
-        assert_eq!(self.at, self.out.len(), "the saved length was computed right");
+        self.flush();
+        if self.taken { Ok(()) } else { Err(Error::new(Status::Buffer, "write", "did not take all bytes")) }
     }
+}
+
+/// Saves into `out[..need]`; returns `need`.
+///
+/// # Errors
+/// `Buffer` when `out` is too small; nothing is written then.
+pub(crate) fn save_in(
+    out: &mut [u8],
+    need: usize,
+    save: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool) -> Result<()>,
+) -> Result<usize> {
+    let have = out.len();
+    let mut rest = out.get_mut(..need).ok_or(Error::new(Status::Buffer, "buf", "too small").need(need, have))?;
+    save(&mut |piece| {
+        let Some((now, later)) = core::mem::take(&mut rest).split_at_mut_checked(piece.len()) else { return false };
+        now.copy_from_slice(piece);
+        rest = later;
+        true
+    })?;
+    assert!(rest.is_empty(), "the saved length was computed right");
+    Ok(need)
 }

@@ -390,3 +390,22 @@ fn cosine_ignores_lengths() {
         bits(&want)
     );
 }
+
+/// A filter leaves few answers in sight: as many of them are found as were asked for.
+#[test]
+fn filters_keep_the_recall() {
+    let (n, dim) = (30_000, 16);
+    let keys = clustered(n, dim, 300, 3);
+    let queries = clustered(64, dim, 300, 4);
+    for metric in [Metric::InnerProduct, Metric::L2] {
+        let o = IndexOptions { metric, engine: Engine::Cells, capacity: n, ..IndexOptions::new(dim) };
+        let index = index(&o, &keys);
+        // One key in sixteen.
+        let few: Vec<u8> = (0..n / 8).map(|i| if i % 2 == 0 { 0b0001_0000 } else { 0 }).collect();
+        let plain = QueryOptions { target_recall: 0.8, ..QueryOptions::new(10) };
+        let filtered = QueryOptions { filter: Some(&few), ..plain };
+        assert!(recall(&index, &queries, &plain) > 0.75, "{metric:?}");
+        let found = recall(&index, &queries, &filtered);
+        assert!(found > 0.75, "{metric:?}: {found} with a filter");
+    }
+}

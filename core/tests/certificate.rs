@@ -209,6 +209,7 @@ fn bounds_hold_under_every_mask() {
         Mask::Causal { q_pos0: (keys - rows) as u64 },
         Mask::Prefix(&prefix),
         Mask::Keys(&padding),
+        Mask::CausalKeys { q_pos0: (keys - rows) as u64, keep: &padding },
         Mask::Additive(Tensor::new(&bias, [1, 1, rows, keys]).unwrap()),
     ];
     for mask in masks {

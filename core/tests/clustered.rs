@@ -120,6 +120,7 @@ fn every_mask_keeps_the_tolerance() {
         Mask::Prefix(&prefix),
         Mask::Prefix(&falling),
         Mask::Keys(&padding),
+        Mask::CausalKeys { q_pos0: 2000, keep: &padding },
     ];
     let tolerance = 0.1;
     for (nth, mask) in masks.into_iter().enumerate() {
@@ -152,8 +153,12 @@ fn only_what_a_row_sees_is_scored() {
     let heads = Heads::new(1, 1, 2, rows, keys, [24, 16], 0.3);
     let padding: Vec<u8> = (0..keys as u64).map(|i| u8::from(!hash(4, i / 16).is_multiple_of(99))).collect();
     let falling = falling(rows, keys);
-    for mask in [Mask::None, Mask::Causal { q_pos0: 2000 }, Mask::Prefix(&falling), Mask::Keys(&padding)] {
-        for (window, sinks) in [(0, 0), (2100, 0), (2100, 5)] {
+    let padded = Mask::CausalKeys { q_pos0: 2000, keep: &padding };
+    // The first row of the block misses just the last key of a segment; the last one, by the window, just the first key of another.
+    let almost = Mask::Causal { q_pos0: 8 * SEGMENT as u64 - 2 };
+    let causal = Mask::Causal { q_pos0: 2000 };
+    for mask in [Mask::None, causal, almost, Mask::Prefix(&falling), Mask::Keys(&padding), padded] {
+        for (window, sinks) in [(0, 0), (2100, 0), (2100, 5), (1999, 0)] {
             let o = AttentionOptions { window, sinks, ..mode(Mode::Accelerated, 0.1) };
             let masking = Masking::new(mask, window, sinks, [1, 2, rows, keys], false).unwrap();
             let mut scored = vec![vec![0u8; keys]; 2 * rows];
@@ -173,7 +178,8 @@ fn only_what_a_row_sees_is_scored() {
                 let seen = masking.visible(0, i % rows);
                 for (key, &times) in scored.iter().enumerate() {
                     // A known key is told once more with its cell, where that opens.
-                    let sees = seen.contains(key) && !(matches!(mask, Mask::Keys(_)) && padding[key] == 0);
+                    let sees = seen.contains(key)
+                        && !(matches!(mask, Mask::Keys(_) | Mask::CausalKeys { .. }) && padding[key] == 0);
                     assert!(
                         times <= 2 * u8::from(sees),
                         "{mask:?}, window {window}: row {i}, key {key}, {times} times"
@@ -609,4 +615,30 @@ fn what_it_cannot_do_is_said() {
     heads.k[37 * 16] = f32::NAN;
     let problem = heads.problem(&mut out, &mut lse, Mask::None, mode(Mode::Accelerated, 0.0));
     assert_eq!(attention(&problem, &memory(0)).unwrap_err().field, "k");
+}
+
+/// Equal keys are estimated exactly, so a log-sum-exp counts the keys that a row sees: also where its first or last one is the end of
+/// a segment.
+#[test]
+fn rows_see_their_keys_and_no_other() {
+    let (rows, keys) = (300, 2600);
+    let mut heads = Heads::new(1, 1, 2, rows, keys, [16, 8], 0.3);
+    heads.k.fill(0.0);
+    let end = 8 * SEGMENT as u64;
+    let mut used = 0;
+    for q_pos0 in [end - 3, end - 2, end - 1, end] {
+        // Every place of the window's begin in a segment, whatever rows are a block.
+        let windows = if q_pos0 == end { 1900..1900 + SEGMENT } else { 0..1 };
+        for window in windows {
+            let mask = Mask::Causal { q_pos0 };
+            let (_, lse, stats) = heads.run(mask, AttentionOptions { window, ..mode(Mode::Accelerated, 0.1) });
+            used += usize::from(stats.pairs < stats.pairs_dense);
+            let masking = Masking::new(mask, window, 0, [1, 2, rows, keys], false).unwrap();
+            for (i, lse) in lse.iter().enumerate() {
+                let seen = masking.visible(0, i % rows).len() as f32;
+                assert!((lse - seen.ln()).abs() < 2e-5, "{q_pos0}, window {window}, row {i}: {} of {seen}", lse.exp());
+            }
+        }
+    }
+    assert!(used > 200, "{used}");
 }

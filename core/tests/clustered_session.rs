@@ -591,6 +591,7 @@ fn every_mask_keeps_the_tolerance() {
             Some(Mask::Prefix(&prefix)),
             Some(Mask::Prefix(&ragged)),
             Some(Mask::Keys(&keep)),
+            Some(Mask::CausalKeys { q_pos0: (n - rows) as u64, keep: &keep }),
             biased,
         ];
         for (window, sinks, softcap) in [(0, 0, 0.0), (1500, 0, 0.0), (1400, 4, 0.0), (0, 0, 3.0), (1400, 300, 5.0)] {

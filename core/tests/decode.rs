@@ -99,6 +99,7 @@ fn groups_have_the_bits_of_heads_alone() {
             Mask::Causal { q_pos0: (keys / 2) as u64 },
             Mask::Prefix(&counts),
             Mask::Keys(&keep),
+            Mask::CausalKeys { q_pos0: (keys / 2) as u64, keep: &keep },
             Mask::Additive(Tensor::new(&bias, [batch, heads, rows, keys]).unwrap()),
         ];
         for (m, mask) in masks.into_iter().enumerate() {

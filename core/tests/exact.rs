@@ -313,6 +313,7 @@ fn masks() {
             Mask::Causal { q_pos0: keys.saturating_sub(rows) as u64 },
             Mask::Prefix(&counts),
             Mask::Keys(&keep),
+            Mask::CausalKeys { q_pos0: keys.saturating_sub(rows) as u64, keep: &keep },
             Mask::Additive(tensor(bias.as_ptr().cast(), Dtype::F32)),
             Mask::Additive(tensor(half_bias.as_ptr().cast(), Dtype::F16)),
         ];
@@ -334,7 +335,7 @@ fn masks() {
                     }
                     // Keys are the queries: as many rows as keys.
                     let mask = match mask {
-                        Mask::None | Mask::Causal { .. } | Mask::Keys(_) => mask,
+                        Mask::None | Mask::Causal { .. } | Mask::Keys(_) | Mask::CausalKeys { .. } => mask,
                         _ => continue,
                     };
                     let masking = self::masking(mask, window, sinks, keys, keys);
@@ -661,5 +662,27 @@ fn scattered_rows_are_the_same_rows() {
                 }
             }
         }
+    }
+}
+
+/// Every number of 16 bits, and many of 32: what is no bias is refused, with its row.
+#[test]
+fn biases_are_finite_or_exclude() {
+    let refused = |data: *const u8, dtype: Dtype, rows: usize| {
+        // SAFETY: packed numbers, one a row, which live as long as the call.
+        let bias = unsafe { Tensor::from_raw(data, dtype, [1, 1, rows, 1], [0; 3], "mask.bias") }.unwrap();
+        Masking::new(Mask::Additive(bias), 0, 0, [1, 1, rows, 1], false).err().map(|e| (e.status, e.detail))
+    };
+    let at = |row| Some((iceformer_core::Status::NotFinite, iceformer_core::Detail::Row(row)));
+    for bits in 0..=u16::MAX {
+        let x = f16::from_bits(bits);
+        let three = [f16::ONE, x, f16::NEG_INFINITY];
+        let want = if x.is_nan() || x == f16::INFINITY { at(1) } else { None };
+        assert_eq!(refused(three.as_ptr().cast(), Dtype::F16, 3), want, "{bits:x}");
+    }
+    for bits in (0..=u32::MAX).step_by(0x1_8001).chain([0x7f80_0000, 0xff80_0000, 0x7f80_0001, 0xff80_0001, u32::MAX]) {
+        let x = f32::from_bits(bits);
+        let want = if x.is_nan() || x == f32::INFINITY { at(1) } else { None };
+        assert_eq!(refused([1.0, x].as_ptr().cast(), Dtype::F32, 2), want, "{bits:x}");
     }
 }

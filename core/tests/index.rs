@@ -413,3 +413,22 @@ fn a_query_says_what_is_wrong_and_writes_nothing() {
     let bad = QueryOptions { target_recall: f32::NAN, ..QueryOptions::new(1) };
     assert_eq!(ask(&mut s, &ok, bad, 1).status, Status::Argument);
 }
+
+/// Many keys are the query: all distances along all lists are zero, and both ways visit them in the same order.
+#[test]
+fn ties_are_visited_in_one_order() {
+    let (dim, n) = (4, 120);
+    let mut keys = noise(n * dim, 5);
+    let q = noise(dim, 6);
+    keys.chunks_mut(dim).step_by(2).for_each(|row| row.copy_from_slice(&q));
+    for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {
+        let mut index = Index::new_in(&options(dim, metric, 1), &memory(0)).unwrap();
+        index.insert(Rows::new(&keys, dim).unwrap(), None).unwrap();
+        for visit in 1..150 {
+            for retrieve in [3, 20, 200] {
+                let o = |engine| QueryOptions { engine, visit, retrieve, ..QueryOptions::new(30) };
+                assert_eq!(ask(&index, &q, &o(Engine::Walk)), ask(&index, &q, &o(Engine::Scan)), "{visit} {retrieve}");
+            }
+        }
+    }
+}

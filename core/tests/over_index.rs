@@ -150,6 +150,7 @@ fn every_mask_keeps_the_tolerance() {
         ("prefix for all", Mask::Prefix(&alike)),
         ("prefix by row", Mask::Prefix(&prefix)),
         ("causal", Mask::Causal { q_pos0: 1400 }),
+        ("causal with padding", Mask::CausalKeys { q_pos0: 1400, keep: &padding }),
         ("bias", Mask::Additive(Tensor::new(&bias, [1, 1, rows, 1800]).unwrap())),
     ];
     for engine in [Engine::Cells, Engine::Auto, Engine::Walk] {

@@ -100,6 +100,7 @@ fn perfect_retrieval_gives_the_true_top_k_under_every_mask() {
         ("causal", Mask::Causal { q_pos0: 30 }),
         ("prefix", Mask::Prefix(&counts)),
         ("keys", Mask::Keys(&keep)),
+        ("causal with padding", Mask::CausalKeys { q_pos0: 30, keep: &keep }),
         ("additive", Mask::Additive(Tensor::new(&bias, [1, 1, 60, 90]).unwrap())),
     ];
     for (name, mask) in masks {

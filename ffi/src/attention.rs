@@ -3,6 +3,7 @@
 use crate::alloc_hook::{Source, work as work_memory};
 use crate::cast::{self, product};
 use crate::memory::put_layout;
+use crate::overlap::{self, Place};
 use crate::types::*;
 use crate::view::{self, Names, UNTOUCHED, names};
 use crate::{guard, view::tensor, view::tensor_mut};
@@ -20,7 +21,7 @@ const NO_TENSOR_MUT: ice_tensor_mut =
 const NO_MASK: ice_mask = ice_mask {
     struct_size: size_of::<ice_mask>() as u32,
     kind: ICE_MASK_NONE,
-    q_pos0: 0,
+    q_pos0: ICE_POSITION_LAST,
     prefix: null(),
     prefix_len: 0,
     keys: null(),
@@ -50,7 +51,7 @@ pub(crate) const DEFAULT_OPTIONS: ice_attention_options = ice_attention_options 
     reserved: [0; 9],
 };
 
-/// Prepares a mask of kind ICE_MASK_NONE. NULL does nothing.
+/// Prepares a mask of kind ICE_MASK_NONE, with q_pos0 ICE_POSITION_LAST. NULL does nothing.
 ///
 /// Threads: any. Allocates: never. Since 0.1.
 ///
@@ -232,6 +233,24 @@ unsafe fn problem<'a>(desc: *const ice_attention_desc, touched: Touched) -> Resu
             view::mask(&d.mask, d.rows_q, d.rows_kv)?,
         )
     };
+    if all {
+        let size = |dtype: ice_dtype| if dtype == ICE_F32 { 4 } else { 2 };
+        let read = |t: &ice_tensor, rows, heads, dim| Place::of(t, size(t.dtype), [batch, heads, rows, dim]);
+        let keys = if shared { NO_TENSOR } else { d.k };
+        let inputs = [
+            read(&d.q, d.rows_q, heads_q, dim_k),
+            read(&keys, d.rows_kv, heads_kv, dim_k),
+            read(&d.v, d.rows_kv, heads_kv, dim_v),
+            view::mask_place(&d.mask, d.rows_q, d.rows_kv),
+        ];
+        let out = Place::of_mut(&d.out, size(d.out.dtype), out_shape);
+        let by_row = [d.lse, d.bounds].map(|p| Place::array(p, batch * heads_q * d.rows_q));
+        overlap::refuse(out, "out", &inputs)?;
+        for (place, field, other) in [(by_row[0], "lse", by_row[1]), (by_row[1], "bounds", by_row[0])] {
+            overlap::refuse(place, field, &inputs)?;
+            overlap::refuse(place, field, &[out, other])?;
+        }
+    }
     Ok(Problem { q, k, v, out, lse, bounds, mask, options })
 }
 
@@ -241,10 +260,10 @@ unsafe fn problem<'a>(desc: *const ice_attention_desc, touched: Touched) -> Resu
 /// @param work        nullable: memory is then allocated for the call. Else aligned to 64 bytes.
 /// @param work_bytes  bytes of `work`, at least what ice_attention_required says; 0 when `work` is NULL.
 /// @param stats       nullable; filled by ice_attention_stats_init before.
-/// Rows that see no key get zeros, and lse -inf.
+/// Rows that see no key get zeros, and lse -inf. Outputs share no byte with inputs or each other.
 /// Errors: ICE_ERR_NULL, ICE_ERR_SHAPE, ICE_ERR_STRIDE, ICE_ERR_ALIGNMENT (field), ICE_ERR_NOT_FINITE (row),
-/// ICE_ERR_ARGUMENT (field and value), ICE_ERR_UNSUPPORTED, ICE_ERR_BUFFER (work too small), ICE_ERR_NO_MEMORY,
-/// ICE_ERR_ABI.
+/// ICE_ERR_ARGUMENT (field and value; an output that overlaps), ICE_ERR_UNSUPPORTED, ICE_ERR_BUFFER (work too small),
+/// ICE_ERR_NO_MEMORY, ICE_ERR_ABI.
 /// Threads: any, with its own work and outputs; options.num_threads are used inside. Allocates: never with work.
 /// Cost: O(batch heads_q rows_q rows_kv (dim_k + dim_v)) exact; top_k instead of rows_kv, and the index, in top-k mode;
 /// in accelerated mode what stats->pairs of stats->pairs_dense says, and the gathering of the keys into cells.
@@ -320,7 +339,7 @@ pub unsafe extern "C" fn ice_attention_required(
 /// Merges attention over two disjoint sets of keys: out_a and lse_a become those of the union.
 ///
 /// Shapes: out_a, out_b [rows, dim_v] packed; lse_a, lse_b [rows].
-/// Errors: ICE_ERR_NULL, ICE_ERR_ALIGNMENT, ICE_ERR_SHAPE (dim_v 0, or a size overflows).
+/// Errors: ICE_ERR_NULL, ICE_ERR_ALIGNMENT, ICE_ERR_SHAPE (dim_v 0, or a size overflows), ICE_ERR_ARGUMENT (an output overlaps).
 /// Threads: any, exclusive in out_a and lse_a. Allocates: never. Cost: O(rows dim_v). Since 0.1.
 ///
 /// # Safety
@@ -341,6 +360,11 @@ pub unsafe extern "C" fn ice_attention_merge(
             return Err(Error::new(Status::Shape, "dim_v", "must be at least 1").value(0));
         }
         let n = product(rows, dim_v, "rows")?;
+        cast::array(out_a.cast_const(), n, "out_a")?;
+        cast::array(lse_a.cast_const(), rows, "lse_a")?;
+        let places = [Place::array(lse_a, rows), Place::array(out_b, n), Place::array(lse_b, rows)];
+        overlap::refuse(Place::array(out_a, n), "out_a", &places)?;
+        overlap::refuse(places[0], "lse_a", &places[1..])?;
         let out_a = cast::array_mut(out_a, n, "out_a")?;
         let lse_a = cast::array_mut(lse_a, rows, "lse_a")?;
         let out_b = cast::array(out_b, n, "out_b")?;

@@ -93,6 +93,7 @@ macro_rules! sized_structs {
 sized_structs! {
     ice_allocator = size_of::<ice_allocator>(),
     ice_memory = size_of::<ice_memory>(),
+    ice_load_options = size_of::<ice_load_options>(),
     ice_index_options = core::mem::offset_of!(ice_index_options, engine),
     ice_query_options = core::mem::offset_of!(ice_query_options, filter),
     ice_mask = size_of::<ice_mask>(),

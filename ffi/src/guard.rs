@@ -24,6 +24,9 @@ fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 fn report(err: &mut ice_error, function: &str, result: &Result<()>) {
+    if err.struct_size == 0 {
+        err.struct_size = size_of::<ice_error>() as u32;
+    }
     let mut text = Text::new(&mut err.message);
     err.status = ICE_OK;
     if let Err(e) = result {
@@ -49,8 +52,9 @@ pub(crate) unsafe fn call(
         }
         // SAFETY: not NULL, aligned, and the caller's.
         let size = unsafe { (&raw const (*err).struct_size).read() };
-        // A report that was never initialised cannot be trusted to have room for the message.
-        if (size as usize) < size_of::<ice_error>() {
+        // Zeros are a report that nobody initialised: of this size since the first version. Any other smaller size is none that was
+        // ever released, and there may be no room for the message.
+        if size != 0 && (size as usize) < size_of::<ice_error>() {
             return ICE_ERR_ABI;
         }
     }
@@ -157,12 +161,18 @@ mod tests {
     #[test]
     fn a_report_of_unknown_size_is_left_alone() {
         let mut e = fresh();
-        for size in [0, 4, 247] {
+        for size in [1, 4, 247] {
             e.struct_size = size;
             // SAFETY: a live report.
             let s = unsafe { call("ice_f", &mut e, || panic!("not reached")) };
             assert_eq!((s, e.status), (ICE_ERR_ABI, 77));
         }
+        // Zeros that nobody initialised have room for a message.
+        e.struct_size = 0;
+        // SAFETY: a live report.
+        let s = unsafe { call("ice_f", &mut e, || Err(Error::new(Status::Shape, "x", "is wrong"))) };
+        assert_eq!((s, e.status, e.struct_size as usize), (ICE_ERR_SHAPE, ICE_ERR_SHAPE, size_of::<ice_error>()));
+        assert!(text(&e).starts_with("ice_f: "));
         e.struct_size = 4096;
         // SAFETY: only the known part is written.
         assert_eq!(unsafe { call("ice_f", &mut e, || Ok(())) }, ICE_OK);

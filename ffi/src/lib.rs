@@ -11,6 +11,7 @@ mod alloc_hook;
 mod cast;
 mod guard;
 mod object;
+mod overlap;
 mod text;
 mod types;
 mod view;
@@ -35,6 +36,8 @@ mod attention;
 
 mod session;
 
+mod session_saved;
+
 pub use attention::*;
 pub use index::*;
 pub use memory::*;
@@ -42,6 +45,7 @@ pub use query::*;
 pub use saved::*;
 pub use scratch::*;
 pub use session::*;
+pub use session_saved::*;
 pub use status::*;
 pub use types::*;
 pub use version::*;

@@ -3,6 +3,7 @@
 use crate::cast::{self, choice};
 use crate::index::packed_rows;
 use crate::object::{Object, exclusive, shared};
+use crate::overlap::{self, Place};
 use crate::scratch::QueryState;
 use crate::types::*;
 use crate::view::names;
@@ -220,10 +221,24 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
             Some(o) => view::attention_options(&o)?,
             None => Default::default(),
         };
-        let mask = match cast::nullable_sized(a.mask, "mask")? {
+        let mask_given = cast::nullable_sized(a.mask, "mask")?;
+        let mask = match mask_given {
             Some(m) => view::mask(&m, a.n, ids)?,
             None => Mask::None,
         };
+        let size = if (*a.values).dtype == ICE_F32 { 4 } else { 2 };
+        let inputs = [
+            Place::array(a.queries, a.n * index.inner.dim()),
+            Place::of(&*a.values, size, [1, 1, ids, a.dim_v]),
+            match mask_given {
+                Some(m) => view::mask_place(&m, a.n, ids),
+                None => Place::array(a.lse, 0),
+            },
+        ];
+        let out_place = Place::array(a.out, cast::product(a.n, a.dim_v, "out")?);
+        overlap::refuse(out_place, "out", &inputs)?;
+        overlap::refuse(Place::array(a.lse, a.n), "lse", &inputs)?;
+        overlap::refuse(Place::array(a.lse, a.n), "lse", &[out_place])?;
         let out = cast::array_mut(a.out, cast::product(a.n, a.dim_v, "out")?, "out")?;
         let lse = if a.lse.is_null() { None } else { Some(cast::array_mut(a.lse, a.n, "lse")?) };
         let mut out = RowsMut::new(out, a.dim_v)?;
@@ -268,7 +283,8 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
 /// @param mask     nullable: every key is visible.
 /// @param options  nullable: all defaults.
 /// @param lse      nullable: log-sum-exp of each row's logits.
-/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT, ICE_ERR_SHAPE (also a scratch made for another dim_v),
+/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (also an output that overlaps what is read), ICE_ERR_SHAPE (also a
+/// scratch made for another dim_v),
 /// ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED (an L2 index, num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY
 /// (scratch made before the index grew, or not for attention in ICE_MODE_ACCELERATED), ICE_ERR_ABI; without scratch also
 /// ICE_ERR_NO_MEMORY.

@@ -3,12 +3,13 @@
 use crate::alloc_hook::Source;
 use crate::index::layout;
 use crate::memory::put_layout;
-use crate::object::{self, shared};
+use crate::object::{self, Object, shared};
 use crate::types::*;
 use crate::{cast, guard};
 use core::ffi::c_void;
+use core::ptr::NonNull;
 use iceformer_core::dci::Index;
-use iceformer_core::mem::Layout;
+use iceformer_core::mem::{Layout, Memory};
 use iceformer_core::{Error, Result, Status};
 
 /// How an object is written into a buffer of the caller: NULL with `cap` 0 asks for the size.
@@ -67,6 +68,127 @@ pub unsafe extern "C" fn ice_index_save(
     })
 }
 
+/// What takes saved bytes: returns how many of `bytes` bytes, at most 1024, it took.
+pub(crate) type Taker = unsafe extern "C" fn(user: *mut c_void, from: *const c_void, bytes: usize) -> usize;
+
+/// Writes an object through a function of the caller.
+///
+/// # Safety
+/// `write` keeps its contract.
+pub(crate) unsafe fn save_to(
+    write: Option<Taker>,
+    user: *mut c_void,
+    save: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool) -> Result<()>,
+) -> Result<()> {
+    let write = write.ok_or(cast::null("write"))?;
+    // SAFETY: passed on; the piece is readable.
+    save(&mut |piece| unsafe { write(user, piece.as_ptr().cast(), piece.len()) } == piece.len())
+}
+
+/// Writes the index through a function of the caller, so that no second copy of it is needed: the bytes of ice_index_save.
+///
+/// @param write  takes the next `bytes` bytes, at most 1024, and returns how many it took: fewer end the call, as fwrite. It does not
+///               use the index exclusively and returns by itself (no longjmp, no exception).
+/// @param user   nullable: passed through to `write`.
+/// Errors: ICE_ERR_BUFFER (`write` took fewer bytes).
+/// Threads: shared. Allocates: never. Cost: O(bytes). Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_save_to(
+    index: *const ice_index,
+    write: Option<unsafe extern "C" fn(user: *mut c_void, from: *const c_void, bytes: usize) -> usize>,
+    user: *mut c_void,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_index_save_to", err, || {
+            let index = &shared(index)?.inner;
+            save_to(write, user, |write| index.save_to(write))
+        })
+    }
+}
+
+/// Prepares load options: size set, everything else 0. NULL does nothing.
+///
+/// Threads: any. Allocates: never. Since 0.2.
+///
+/// # Safety
+/// `options` is NULL or writable for an ice_load_options.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_load_options_init(options: *mut ice_load_options) {
+    let value = ice_load_options {
+        struct_size: size_of::<ice_load_options>() as u32,
+        reserved: 0,
+        data: core::ptr::null(),
+        len: 0,
+        read: None,
+        user: core::ptr::null_mut(),
+        memory_limit: 0,
+        allocator: core::ptr::null(),
+    };
+    // SAFETY: passed on.
+    unsafe { cast::init(options, value) };
+}
+
+/// Makes an object of the bytes that the options name: `of_bytes` where they lie in memory, `of_pieces` where they come by a function.
+///
+/// # Safety
+/// As [`cast::sized`]; what the options name is valid as the header says.
+pub(crate) unsafe fn load_with<H: object::Handle>(
+    options: *const ice_load_options,
+    of_bytes: impl FnOnce(&[u8], &Memory) -> Result<H::Inner>,
+    of_pieces: impl FnOnce(&mut dyn FnMut(&mut [u8]) -> usize, &Memory) -> Result<H::Inner>,
+) -> Result<NonNull<Object<H>>> {
+    // SAFETY: passed on.
+    unsafe {
+        let o = cast::sized(options, "options")?;
+        cast::reserved(&[o.reserved], "options.reserved")?;
+        let source = Source::from_c(o.allocator)?;
+        if !o.data.is_null() {
+            let bytes = cast::array(o.data.cast(), o.len, "options.data")?;
+            return object::create::<H>(source, o.memory_limit, |m| of_bytes(bytes, m));
+        }
+        let read = o.read.ok_or(cast::null("options.read"))?;
+        let mut pieces = |to: &mut [u8]| read(o.user, to.as_mut_ptr().cast(), to.len()).min(to.len());
+        object::create::<H>(source, o.memory_limit, |m| of_pieces(&mut pieces, m))
+    }
+}
+
+/// Makes an index from saved bytes in memory or from a function that brings them, within a memory limit.
+///
+/// Bytes that a function brings are not known to be whole before the last of them: a damaged header asks for memory until then, within
+/// the limit.
+///
+/// @param options  filled by ice_load_options_init before.
+/// @param out      receives the index; free it with ice_index_free.
+/// Ownership: options and allocator are copied; nothing of the bytes is kept.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_BUDGET (more than the limit: nothing was allocated for it),
+/// ICE_ERR_UNSUPPORTED (needs what this build lacks), ICE_ERR_NO_MEMORY, ICE_ERR_ALIGNMENT (a block of the allocator),
+/// ICE_ERR_ABI.
+/// Threads: any. Allocates: may. Cost: O(bytes) plus building. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described; allocator and `read` keep their contracts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_load_with(
+    options: *const ice_load_options,
+    out: *mut *mut ice_index,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_index_load_with", err, || {
+            let out = cast::output(out, "out")?;
+            let object = load_with::<ice_index>(options, Index::load, |read, m| Index::load_from(read, m))?;
+            out.write(object.as_ptr().cast());
+            Ok(())
+        })
+    }
+}
+
 /// Makes an index from saved bytes.
 ///
 /// @param buf        written by ice_index_save, any alignment.
@@ -74,7 +196,9 @@ pub unsafe extern "C" fn ice_index_save(
 /// @param allocator  nullable: the system allocator.
 /// @param out        receives the index; free it with ice_index_free.
 /// Ownership: nothing of `buf` is kept.
-/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ABI, ICE_ERR_NO_MEMORY.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_UNSUPPORTED (needs what this build lacks), ICE_ERR_NO_MEMORY,
+/// ICE_ERR_ALIGNMENT (a block of the allocator), ICE_ERR_ABI. Bytes of strangers may ask for any capacity: set a limit with
+/// ice_index_load_with.
 /// Threads: any. Allocates: may. Cost: O(len) plus building. Since 0.1.
 ///
 /// # Safety
@@ -147,7 +271,8 @@ pub unsafe extern "C" fn ice_index_view(
 ///
 /// @param buf, len  as in ice_index_view.
 /// @param bytes, align  outputs, in bytes.
-/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ALIGNMENT, ICE_ERR_UNSUPPORTED, ICE_ERR_ABI.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ALIGNMENT, ICE_ERR_UNSUPPORTED, ICE_ERR_NO_MEMORY (too large for
+/// the address space).
 /// Threads: any. Allocates: never. Cost: O(len). Since 0.1.
 ///
 /// # Safety
@@ -214,7 +339,8 @@ pub(crate) unsafe fn saved<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8
 /// Bytes and alignment of the memory that ice_index_load_in needs for these saved bytes.
 ///
 /// @param bytes, align  outputs, in bytes.
-/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ABI.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_UNSUPPORTED (needs what this build lacks), ICE_ERR_NO_MEMORY (too
+/// large for the address space).
 /// Threads: any. Allocates: never. Cost: O(len). Since 0.1.
 ///
 /// # Safety
@@ -241,7 +367,7 @@ pub unsafe extern "C" fn ice_index_load_required(
 /// @param mem    aligned to 64 bytes; stays in place and untouched until ice_index_free.
 /// @param bytes  at least what ice_index_load_required says.
 /// @param buf, len  as in ice_index_load.
-/// Errors: as ice_index_load, ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
+/// Errors: as ice_index_load_required, ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
 /// Threads: any. Allocates: never. Cost: O(len) plus building. Since 0.1.
 ///
 /// # Safety

@@ -5,7 +5,7 @@ use crate::attention::{DEFAULT_OPTIONS, stats_output};
 use crate::cast::{self, product};
 use crate::memory::put_layout;
 use crate::object::{self, Handle, Object, live, shared};
-use crate::saved::{save, saved};
+use crate::overlap::{self, Place};
 use crate::types::*;
 use crate::view::{self, names, tensor, tensor_mut};
 use crate::{guard, memory};
@@ -24,7 +24,7 @@ impl Handle for ice_session {
 /// What a session handle holds. The heads and shape are kept beside the session so that a partitioned append reaches
 /// its own heads without a reference to anything another part writes.
 pub(crate) struct Parts {
-    session: Session,
+    pub(crate) session: Session,
     heads: *mut HeadCache,
     shape: Shape,
 }
@@ -37,7 +37,7 @@ struct Shape {
 }
 
 impl Parts {
-    fn new(mut session: Session) -> Parts {
+    pub(crate) fn new(mut session: Session) -> Parts {
         let o = session.options();
         let (dim_k, dim_v) = (o.dim_k, o.dim_v);
         let heads = session.heads_mut().len();
@@ -68,7 +68,7 @@ unsafe fn exclusive<T>(session: *mut ice_session, body: impl FnOnce(&mut Session
 ///
 /// # Safety
 /// `object` is fresh.
-unsafe fn publish(mut object: NonNull<Object<ice_session>>, out: NonNull<*mut ice_session>) {
+pub(crate) unsafe fn publish(mut object: NonNull<Object<ice_session>>, out: NonNull<*mut ice_session>) {
     // SAFETY: nobody else knows the object yet; `out` was checked.
     unsafe {
         object.as_mut().inner.capture();
@@ -133,7 +133,7 @@ unsafe fn session_options(p: *const ice_session_options) -> Result<(SessionOptio
     Ok((options, o.memory_limit, o.allocator))
 }
 
-fn layout(options: &SessionOptions) -> Result<Layout> {
+pub(crate) fn layout(options: &SessionOptions) -> Result<Layout> {
     object::plan::<ice_session>(|plan| Session::plan(options, plan))
 }
 
@@ -260,7 +260,8 @@ fn part(n: usize, ith: u32, nth: u32) -> core::ops::Range<usize> {
 /// @param ith, nth  part and number of parts; heads are split in contiguous ranges, parts beyond the heads are empty.
 /// Ownership: everything is copied.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_CAPACITY, ICE_ERR_STRIDE, ICE_ERR_ALIGNMENT, ICE_ERR_ARGUMENT (ith, nth).
-/// After an error in any part ice_session_commit takes all parts back.
+/// After one of these in any part ice_session_commit takes all parts back. ICE_ERR_STATE: the part was appended already and
+/// waits for a commit; it stays as it is.
 /// Threads: partitioned. Allocates: never. Cost: O(n (dim_k + dim_v)) per head; in accelerated and auto mode every 256th
 /// token also gathers its segment into cells, O(256 (dim_k^2 / 8 + dim_k + dim_v)). The bits do not depend on how tokens
 /// are cut into appends. Since 0.1.
@@ -291,6 +292,16 @@ pub unsafe extern "C" fn ice_session_append(
                 Ok((k, tensor(v, [1, shape.heads, n, shape.dim_v], names!("v"))?))
             };
             let views = views();
+            if views.is_ok() {
+                // Heads of one part belong to nobody else.
+                for h in part(shape.heads, ith, nth) {
+                    let pending = (*heads.add(h)).pending();
+                    if pending > 0 {
+                        let e = Error::new(Status::State, "session", "this part was appended already: commit first");
+                        return Err(e.value(pending as u64));
+                    }
+                }
+            }
             for h in part(shape.heads, ith, nth) {
                 // Heads of one part belong to nobody else.
                 let head = &mut *heads.add(h);
@@ -318,6 +329,19 @@ pub unsafe extern "C" fn ice_session_commit(session: *mut ice_session) -> ice_st
     guard::plain(|| unsafe { exclusive(session, Session::commit) })
 }
 
+/// As ice_session_commit, with a report.
+///
+/// Errors: as ice_session_commit; the message names the part's field and row.
+/// Threads: exclusive. Allocates: never. Cost: as ice_session_commit. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_session_commit_err(session: *mut ice_session, err: *mut ice_error) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe { guard::call("ice_session_commit_err", err, || exclusive(session, Session::commit)) }
+}
+
 fn part_layout(session: &Session, rows: usize) -> Result<Layout> {
     let mut plan = Plan::new();
     session.work_plan(rows, &mut plan)?;
@@ -335,7 +359,7 @@ fn part_layout(session: &Session, rows: usize) -> Result<Layout> {
 /// @param ith, nth    part and number of parts; the result does not depend on nth. In accelerated and auto mode it does on
 ///                    what was attended before the last commit: keys that were heavy then stay known for rows that follow.
 /// @param stats       nullable; of this part; filled by ice_attention_stats_init before.
-/// Errors: as ice_attention, ICE_ERR_ARGUMENT (ith, nth), ICE_ERR_STATE (no mask, and more rows than tokens).
+/// Errors: as ice_attention, ICE_ERR_ARGUMENT (ith, nth, an output that overlaps what is read), ICE_ERR_STATE (no mask, and more rows than tokens).
 /// Threads: partitioned; shared with other readers. Allocates: never with work. Cost: O(rows len (dim_k + dim_v)) per
 /// query head exact, top_k instead of len in top-k mode; in accelerated mode what stats->pairs of stats->pairs_dense
 /// says, and a look at one mean per 16 tokens. Since 0.1.
@@ -365,12 +389,21 @@ pub unsafe extern "C" fn ice_session_attend(
             check_part(ith, nth)?;
             let stats = stats_output(stats)?;
             let (heads, dim_k, dim_v) = (session.options().heads_q, session.options().dim_k, session.options().dim_v);
+            let (q_given, out_given) = (q, out);
             let q = tensor(cast::pointer(q, "q")?.as_ref(), [1, heads, rows, dim_k], names!("q"))?;
-            let mask = match cast::nullable_sized(mask, "mask")? {
+            let mask_given = cast::nullable_sized(mask, "mask")?;
+            let none = Place::array(lse, 0);
+            let mask_place = mask_given.map_or(none, |m| view::mask_place(&m, rows, session.len()));
+            let mask = match mask_given {
                 Some(m) => Some(view::mask(&m, rows, session.len())?),
                 None => None,
             };
             let out = tensor_mut(cast::pointer(out, "out")?.as_ref(), [1, heads, rows, dim_v], names!("out"))?;
+            let place = |dtype| if dtype == ICE_F32 { 4 } else { 2 };
+            let read = Place::of(&*q_given, place((*q_given).dtype), [1, heads, rows, dim_k]);
+            let written = Place::of_mut(&*out_given, place((*out_given).dtype), [1, heads, rows, dim_v]);
+            overlap::refuse(written, "out", &[read, mask_place])?;
+            overlap::refuse(Place::array(lse, heads * rows), "lse", &[read, written, mask_place])?;
             let lse = view::by_row(lse, 1, heads, rows, "lse")?;
             let memory = if work.is_null() {
                 work_memory(work.cast(), work_bytes, 0, Source::System)?
@@ -422,7 +455,8 @@ pub unsafe extern "C" fn ice_session_work_required(
 /// Keeps the first `len` tokens; more than there are is an error.
 ///
 /// Errors: ICE_ERR_ARGUMENT (len), ICE_ERR_STATE (appended tokens wait for a commit).
-/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index; with cells O(len (dim_k + dim_v) / 16), and
+/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index, which is sorted anew where the longest key goes;
+/// with cells O(len (dim_k + dim_v) / 16), and
 /// O(len dim_k^2 / 8) when a complete segment of 256 tokens goes. Since 0.1.
 ///
 /// # Safety
@@ -431,6 +465,23 @@ pub unsafe extern "C" fn ice_session_work_required(
 pub unsafe extern "C" fn ice_session_truncate(session: *mut ice_session, len: usize) -> ice_status {
     // SAFETY: passed on by the caller.
     guard::plain(|| unsafe { exclusive(session, |s| s.truncate(len)) })
+}
+
+/// As ice_session_truncate, with a report.
+///
+/// Errors: as ice_session_truncate.
+/// Threads: exclusive. Allocates: never. Cost: as ice_session_truncate. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_session_truncate_err(
+    session: *mut ice_session,
+    len: usize,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe { guard::call("ice_session_truncate_err", err, || exclusive(session, |s| s.truncate(len))) }
 }
 
 /// Removes tokens begin .. end (end excluded); later tokens move down.
@@ -445,6 +496,24 @@ pub unsafe extern "C" fn ice_session_truncate(session: *mut ice_session, len: us
 pub unsafe extern "C" fn ice_session_remove_range(session: *mut ice_session, begin: usize, end: usize) -> ice_status {
     // SAFETY: passed on by the caller.
     guard::plain(|| unsafe { exclusive(session, |s| s.remove_range(begin, end)) })
+}
+
+/// As ice_session_remove_range, with a report.
+///
+/// Errors: as ice_session_remove_range.
+/// Threads: exclusive. Allocates: never. Cost: as ice_session_remove_range. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_session_remove_range_err(
+    session: *mut ice_session,
+    begin: usize,
+    end: usize,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe { guard::call("ice_session_remove_range_err", err, || exclusive(session, |s| s.remove_range(begin, end))) }
 }
 
 /// Removes every token and keeps the memory.
@@ -462,6 +531,26 @@ pub unsafe extern "C" fn ice_session_reset(session: *mut ice_session) -> ice_sta
             Ok(())
         })
     })
+}
+
+/// As ice_session_reset, with a report.
+///
+/// Errors: none but of the handle: ICE_ERR_NULL, ICE_ERR_STATE (freed or broken).
+/// Threads: exclusive. Allocates: never. Cost: as ice_session_reset. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_session_reset_err(session: *mut ice_session, err: *mut ice_error) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_session_reset_err", err, || {
+            exclusive(session, |s| {
+                s.reset();
+                Ok(())
+            })
+        })
+    }
 }
 
 /// Published tokens; 0 for NULL.
@@ -492,121 +581,6 @@ pub unsafe extern "C" fn ice_session_memory(session: *const ice_session, out: *m
         cast::SizedOutput::new(out, "out")?.write(memory::report(session.memory()));
         Ok(())
     })
-}
-
-/// Writes the session to a buffer, a prompt cache: options, keys and values. Cells and indices
-/// are made again when it is loaded.
-///
-/// @param buf     NULL with cap 0: only asks for the size.
-/// @param cap     bytes of `buf`.
-/// @param needed  bytes written, or needed when `buf` is NULL; nullable when `buf` is given.
-/// Errors: ICE_ERR_BUFFER (too small).
-/// Threads: shared. Allocates: never. Cost: O(bytes). Since 0.1.
-///
-/// # Safety
-/// Pointers are valid as described.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ice_session_save(
-    session: *const ice_session,
-    buf: *mut c_void,
-    cap: usize,
-    needed: *mut usize,
-) -> ice_status {
-    // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe {
-        let session = &shared(session)?.inner.session;
-        save(buf, cap, needed, session.save_len(), |out| session.save(out))
-    })
-}
-
-/// Makes a session from saved bytes.
-///
-/// @param buf        written by ice_session_save, any alignment.
-/// @param len        bytes of `buf`.
-/// @param allocator  nullable: the system allocator.
-/// @param out        receives the session; free it with ice_session_free.
-/// Ownership: nothing of `buf` is kept.
-/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ABI, ICE_ERR_NO_MEMORY.
-/// Threads: any. Allocates: may. Cost: O(len) plus building. Since 0.1.
-///
-/// # Safety
-/// Pointers are valid as described; the allocator keeps its contract.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ice_session_load(
-    buf: *const c_void,
-    len: usize,
-    allocator: *const ice_allocator,
-    out: *mut *mut ice_session,
-    err: *mut ice_error,
-) -> ice_status {
-    // SAFETY: passed on by the caller.
-    unsafe {
-        guard::call("ice_session_load", err, || {
-            let bytes = saved(buf, len)?;
-            let source = Source::from_c(allocator)?;
-            let out = cast::output(out, "out")?;
-            let make = |m: &_| Session::load(bytes, m).map(Parts::new);
-            publish(object::create::<ice_session>(source, 0, make)?, out);
-            Ok(())
-        })
-    }
-}
-
-/// Bytes and alignment of the memory that ice_session_load_in needs for these saved bytes.
-///
-/// @param bytes, align  outputs, in bytes.
-/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_ABI.
-/// Threads: any. Allocates: never. Cost: O(len). Since 0.1.
-///
-/// # Safety
-/// Pointers are valid as described.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ice_session_load_required(
-    buf: *const c_void,
-    len: usize,
-    bytes: *mut usize,
-    align: *mut usize,
-    err: *mut ice_error,
-) -> ice_status {
-    // SAFETY: passed on by the caller.
-    unsafe {
-        guard::call("ice_session_load_required", err, || {
-            let options = Session::peek(saved(buf, len)?)?;
-            put_layout(|| layout(&options), bytes, align)
-        })
-    }
-}
-
-/// Makes a session from saved bytes wholly inside caller memory.
-///
-/// @param mem    aligned to 64 bytes; stays in place and untouched until ice_session_free.
-/// @param bytes  at least what ice_session_load_required says.
-/// @param buf, len  as in ice_session_load.
-/// Errors: as ice_session_load, ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
-/// Threads: any. Allocates: never. Cost: O(len) plus building. Since 0.1.
-///
-/// # Safety
-/// Pointers are valid as described.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ice_session_load_in(
-    mem: *mut c_void,
-    bytes: usize,
-    buf: *const c_void,
-    len: usize,
-    out: *mut *mut ice_session,
-    err: *mut ice_error,
-) -> ice_status {
-    // SAFETY: passed on by the caller.
-    unsafe {
-        guard::call("ice_session_load_in", err, || {
-            let saved = saved(buf, len)?;
-            let out = cast::output(out, "out")?;
-            let need = layout(&Session::peek(saved)?)?;
-            let make = |m: &_| Session::load(saved, m).map(Parts::new);
-            publish(object::create_in::<ice_session>(mem.cast(), bytes, need, 0, make)?, out);
-            Ok(())
-        })
-    }
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ pub const ICE_BF16: ice_dtype = 2;
 pub type ice_mask_kind = i32;
 /// Every key is visible (default).
 pub const ICE_MASK_NONE: ice_mask_kind = 0;
-/// Row i sees keys up to and with q_pos0 + i.
+/// Row i sees keys up to and with q_pos0 + i. As ice_mask_init leaves q_pos0, the last row stands at the last key.
 pub const ICE_MASK_CAUSAL: ice_mask_kind = 1;
 /// Row i sees the first prefix[i] keys.
 pub const ICE_MASK_PREFIX: ice_mask_kind = 2;
@@ -93,6 +93,12 @@ pub const ICE_MASK_PREFIX: ice_mask_kind = 2;
 pub const ICE_MASK_KEYS: ice_mask_kind = 3;
 /// A bias is added to every logit; -inf excludes. Accelerated and auto mode attend exactly then.
 pub const ICE_MASK_ADDITIVE: ice_mask_kind = 4;
+/// ICE_MASK_CAUSAL and ICE_MASK_KEYS together: batches of prompts that are padded on the left. Positions and sinks count
+/// padding. Rows that see padding alone get zeros.
+pub const ICE_MASK_CAUSAL_KEYS: ice_mask_kind = 5;
+
+/// In q_pos0 of a mask: the last row stands at the last key. With more rows than keys row 0 stands at key 0.
+pub const ICE_POSITION_LAST: u64 = u64::MAX;
 
 /// How attention is computed.
 pub type ice_mode = i32;
@@ -146,8 +152,8 @@ pub const ICE_ATTENTION_TRUSTED_INPUT: u32 = 8;
 /// usual heads.
 pub const ICE_ATTENTION_FIXED_SCORES: u32 = 16;
 
-/// Error report, owned by the caller: no heap, no thread-local state. Fill with ice_error_init; every call that takes
-/// one writes it, ICE_OK and an empty message on success.
+/// Error report, owned by the caller: no heap, no thread-local state. Fill with ice_error_init, or with zeros; every call that
+/// takes one writes it, ICE_OK and an empty message on success.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ice_error {
@@ -171,6 +177,30 @@ pub struct ice_allocator {
     pub alloc: Option<unsafe extern "C" fn(user: *mut c_void, size: usize, align: usize) -> *mut c_void>,
     /// Takes back a block with the size and alignment it was asked for. Required.
     pub free: Option<unsafe extern "C" fn(user: *mut c_void, ptr: *mut c_void, size: usize, align: usize)>,
+}
+
+/// Where saved bytes come from, and what they may cost. Fill with ice_load_options_init.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ice_load_options {
+    /// Bytes of this struct.
+    pub struct_size: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Saved bytes in memory, any alignment; NULL: `read` brings them.
+    pub data: *const c_void,
+    /// Bytes of `data`, all of one object.
+    pub len: usize,
+    /// Nullable: fills `to` with the next `bytes` bytes, at most 1024, and returns how many there were: fewer only at the end
+    /// or after a failure, as fread. It is asked for the bytes of one object and no more. Ignored where `data` is given.
+    pub read: Option<unsafe extern "C" fn(user: *mut c_void, to: *mut c_void, bytes: usize) -> usize>,
+    /// Passed through to `read`.
+    pub user: *mut c_void,
+    /// Most bytes the object may use; 0 = no limit. What would need more is refused before any of it is allocated: set it for
+    /// bytes of strangers, which may ask for any capacity.
+    pub memory_limit: usize,
+    /// Nullable: the system allocator.
+    pub allocator: *const ice_allocator,
 }
 
 /// Byte counts of one object.
@@ -329,15 +359,15 @@ pub struct ice_mask {
     pub struct_size: u32,
     /// Kind.
     pub kind: ice_mask_kind,
-    /// CAUSAL: position of query row 0.
+    /// CAUSAL, CAUSAL_KEYS: position of query row 0; ice_mask_init sets ICE_POSITION_LAST.
     pub q_pos0: u64,
     /// PREFIX: visible keys per row, [rows_q] or [batch, rows_q]; more than there are means all.
     pub prefix: *const u64,
     /// PREFIX: elements of `prefix`.
     pub prefix_len: usize,
-    /// KEYS: one byte per key, 0 = padding, [rows_kv] or [batch, rows_kv].
+    /// KEYS, CAUSAL_KEYS: one byte per key, 0 = padding, [rows_kv] or [batch, rows_kv].
     pub keys: *const u8,
-    /// KEYS: elements of `keys`.
+    /// KEYS, CAUSAL_KEYS: elements of `keys`.
     pub keys_len: usize,
     /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Accelerated and auto mode attend exactly then.
     pub bias: ice_tensor,

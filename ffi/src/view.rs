@@ -1,6 +1,7 @@
 //! From descriptors of the header to the core's views and options.
 
 use crate::cast::{self, choice, count, flags, reserved};
+use crate::overlap::Place;
 use crate::types::*;
 use iceformer_core::attention::{AttentionOptions, AttentionStats, Mask, Mode, Reason};
 use iceformer_core::mem::{Dtype, Tensor, TensorMut};
@@ -115,7 +116,11 @@ pub(crate) unsafe fn mask<'a>(m: &ice_mask, rows_q: usize, rows_kv: usize) -> Re
     unsafe {
         Ok(match m.kind {
             ICE_MASK_NONE => Mask::None,
-            ICE_MASK_CAUSAL => Mask::Causal { q_pos0: m.q_pos0 },
+            ICE_MASK_CAUSAL => Mask::Causal { q_pos0: position(m.q_pos0, rows_q, rows_kv) },
+            ICE_MASK_CAUSAL_KEYS => Mask::CausalKeys {
+                q_pos0: position(m.q_pos0, rows_q, rows_kv),
+                keep: cast::array(m.keys, m.keys_len, "mask.keys")?,
+            },
             ICE_MASK_PREFIX => Mask::Prefix(cast::array(m.prefix, m.prefix_len, "mask.prefix")?),
             ICE_MASK_KEYS => Mask::Keys(cast::array(m.keys, m.keys_len, "mask.keys")?),
             ICE_MASK_ADDITIVE => {
@@ -127,6 +132,24 @@ pub(crate) unsafe fn mask<'a>(m: &ice_mask, rows_q: usize, rows_kv: usize) -> Re
                 return Err(cast::shown(e, kind.into()));
             }
         })
+    }
+}
+
+/// Position of query row 0.
+fn position(q_pos0: u64, rows_q: usize, rows_kv: usize) -> u64 {
+    if q_pos0 == ICE_POSITION_LAST { rows_kv.saturating_sub(rows_q) as u64 } else { q_pos0 }
+}
+
+/// Where the array lies that the mask reads, once it has been checked.
+pub(crate) fn mask_place(m: &ice_mask, rows_q: usize, rows_kv: usize) -> Place {
+    match m.kind {
+        ICE_MASK_PREFIX => Place::array(m.prefix, m.prefix_len),
+        ICE_MASK_KEYS | ICE_MASK_CAUSAL_KEYS => Place::array(m.keys, m.keys_len),
+        ICE_MASK_ADDITIVE => {
+            let (batch, heads) = (m.bias_batch.max(1) as usize, m.bias_heads.max(1) as usize);
+            Place::of(&m.bias, if m.bias.dtype == ICE_F32 { 4 } else { 2 }, [batch, heads, rows_q, rows_kv])
+        }
+        _ => Place::array(core::ptr::null::<u8>(), 0),
     }
 }
 

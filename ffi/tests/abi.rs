@@ -95,6 +95,7 @@ fn layouts_are_the_committed_ones() {
     layout! { out,
         ice_error { struct_size, status, message }
         ice_allocator { struct_size, user, alloc, free }
+        ice_load_options { struct_size, reserved, data, len, read, user, memory_limit, allocator }
         ice_memory { struct_size, used, reserved, peak, limit }
         ice_index_options {
             struct_size, dim, metric, num_simple, num_composite, levels, promotion, directions, seed, capacity,
@@ -205,6 +206,7 @@ fn init_functions_fill_in_their_size() {
         ice_error: ice_error_init(),
         ice_allocator: ice_allocator_init(),
         ice_memory: ice_memory_init(),
+        ice_load_options: ice_load_options_init(),
         ice_index_options: ice_index_options_init(4),
         ice_query_options: ice_query_options_init(4),
         ice_mask: ice_mask_init(),

@@ -16,6 +16,7 @@ fn files_point_down() {
         "memory",
         "status",
         "version",
+        "overlap",
         "view",
         "attention",
         "object",
@@ -24,6 +25,7 @@ fn files_point_down() {
         "query",
         "saved",
         "session",
+        "session_saved",
     ];
     arrows::point_down(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &files);
 }

@@ -110,7 +110,7 @@ fn options_masks_and_sizes_of_structs() {
     for x in [4, -1] {
         desc_refused(B, &["mode: unknown enumerator"], |d| d.options.mode = x);
     }
-    for x in [5, -1] {
+    for x in [6, -1] {
         desc_refused(B, &["mask.kind: unknown enumerator"], |d| d.mask.kind = x);
     }
     desc_refused(B, &["flags: unknown flag bits (got 32)"], |d| d.options.flags = 32);
@@ -121,7 +121,7 @@ fn options_masks_and_sizes_of_structs() {
         desc_refused(B, &["tolerance: ", &got], |d| d.options.tolerance = x);
         desc_refused(B, &["retrieve_fraction: ", &got], |d| d.options.retrieve_fraction = x);
     }
-    desc_refused(B, &["mask.q_pos0: "], |d| (d.mask.kind, d.mask.q_pos0) = (ICE_MASK_CAUSAL, u64::MAX));
+    desc_refused(B, &["mask.q_pos0: "], |d| (d.mask.kind, d.mask.q_pos0) = (ICE_MASK_CAUSAL, u64::MAX - 1));
     for flag in [ICE_ATTENTION_CERTIFICATE, ICE_ATTENTION_VERIFIED] {
         desc_refused(ICE_ERR_UNSUPPORTED, &["flags: top-k"], |d| {
             (d.options.mode, d.options.flags) = (ICE_MODE_TOP_K, flag);

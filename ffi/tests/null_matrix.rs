@@ -172,6 +172,18 @@ fn index() {
             assert_eq!(needed, if s == ICE_OK && n != 1 { len } else { UNTOUCHED });
             s
         }),
+        case("ice_index_save_to", &["index", "write"], 1, |n, e| unsafe {
+            let mut all = Pieces::default();
+            let write = if n == 1 { None } else { Some(put as Put) };
+            let s = ice_index_save_to(c(n, 0, ix), write, all.user(), e);
+            assert_eq!(all.bytes.len(), if s == ICE_OK { len } else { 0 });
+            s
+        }),
+        case("ice_index_load_with", &["options", "out"], 0, |n, e| {
+            let mut o: ice_load_options = made(|p| unsafe { ice_load_options_init(p) });
+            (o.data, o.len) = (buf, len);
+            handle(|out| unsafe { ice_index_load_with(c(n, 0, &o), m(n, 1, out), e) }, ice_index_free)
+        }),
         case("ice_index_load", &["buf", "out"], 1, |n, e| {
             handle(|out| unsafe { ice_index_load(c(n, 0, buf), len, c(n, 2, &hooks), m(n, 1, out), e) }, ice_index_free)
         }),
@@ -477,6 +489,27 @@ fn session() {
             let (mut copy, mut needed) = (vec![0u8; len], UNTOUCHED);
             ice_session_save(c(n, 0, s), copy.as_mut_ptr().cast(), len, m(n, 1, &mut needed))
         }),
+        case("ice_session_commit_err", &["session"], 0, |n, e| unsafe { ice_session_commit_err(m(n, 0, s), e) }),
+        case("ice_session_truncate_err", &["session"], 0, |n, e| unsafe { ice_session_truncate_err(m(n, 0, s), 6, e) }),
+        case("ice_session_remove_range_err", &["session"], 0, |n, e| unsafe {
+            ice_session_remove_range_err(m(n, 0, s), 2, 2, e)
+        }),
+        case("ice_session_save_err", &["session"], 1, |n, e| unsafe {
+            let (mut copy, mut needed) = (vec![0u8; len], UNTOUCHED);
+            ice_session_save_err(c(n, 0, s), copy.as_mut_ptr().cast(), len, m(n, 1, &mut needed), e)
+        }),
+        case("ice_session_save_to", &["session", "write"], 1, |n, e| unsafe {
+            let mut all = Pieces::default();
+            let write = if n == 1 { None } else { Some(put as Put) };
+            let r = ice_session_save_to(c(n, 0, s), write, all.user(), e);
+            assert_eq!(all.bytes.len(), if r == ICE_OK { len } else { 0 });
+            r
+        }),
+        case("ice_session_load_with", &["options", "out"], 0, |n, e| {
+            let mut o: ice_load_options = made(|p| unsafe { ice_load_options_init(p) });
+            (o.data, o.len) = (buf, len);
+            handle(|out| unsafe { ice_session_load_with(c(n, 0, &o), m(n, 1, out), e) }, ice_session_free)
+        }),
         case("ice_session_load", &["buf", "out"], 1, |n, e| {
             handle(
                 |out| unsafe { ice_session_load(c(n, 0, buf), len, c(n, 2, &hooks), m(n, 1, out), e) },
@@ -497,6 +530,7 @@ fn session() {
     assert_eq!(attended(s), before);
     unsafe {
         status(ICE_ERR_NULL, ice_session_reset(null_mut()));
+        refused(ICE_ERR_NULL, &["ice_session_reset_err: session: is NULL"], |e| ice_session_reset_err(null_mut(), e));
         status(ICE_OK, ice_session_reset(s));
         assert_eq!(ice_session_len(s), 0);
         ice_session_free(s);

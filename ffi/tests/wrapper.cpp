@@ -197,6 +197,19 @@ static void attention_and_session() {
   const auto none = ice::mask();
   CHECK(session.try_attend(ice::tensor(q.data()), ROWS, ice::tensor_mut(again.data()), &none, {}, {}, lse.data()));
 
+  std::vector<std::uint8_t> pieces;
+  auto put = [](void *to, const void *from, std::size_t n) {
+    auto *p = static_cast<const std::uint8_t *>(from);
+    static_cast<std::vector<std::uint8_t> *>(to)->insert(static_cast<std::vector<std::uint8_t> *>(to)->end(), p, p + n);
+    return n;
+  };
+  CHECK(session.try_save(put, &pieces) && pieces == *session.try_save());
+  auto limited = ice::load_options();
+  limited.data = pieces.data();
+  limited.len = pieces.size();
+  CHECK(ice::session::try_load(limited)->size() == session.size());
+  limited.memory_limit = 1000;
+  CHECK(ice::session::try_load(limited).error().status() == ICE_ERR_BUDGET);
   auto saved = session.try_save();
   auto copy = ice::session::try_load(*saved);
   CHECK(copy && copy->size() == ROWS);

@@ -187,7 +187,7 @@ impl World {
         (d.q, d.k, d.v) = (self.tensor(), self.tensor(), self.tensor());
         d.out.data = self.out.0.as_mut_ptr().cast();
         d.lse = self.lse.0.as_mut_ptr().cast();
-        d.mask.kind = u.int_in_range(0..=4)?;
+        d.mask.kind = u.int_in_range(0..=5)?;
         // Cells, some of them with bounds, and fewer numbers that are refused before.
         let cells = u.ratio(1, 3)?;
         if cells {

@@ -106,6 +106,13 @@ fn program(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Loading gives the statuses that the header lists, and no others.
+fn listed(status: ice_status) -> bool {
+    let listed = [ICE_OK, ICE_ERR_BUFFER, ICE_ERR_UNSUPPORTED, ICE_ERR_NO_MEMORY, ICE_ERR_BUDGET];
+    assert!(listed.contains(&status), "status {status}");
+    status == ICE_OK
+}
+
 fn known(status: ice_status) -> bool {
     assert!(status <= ICE_OK && status > ICE_ERR_INTERNAL, "status {status}");
     status == ICE_OK
@@ -125,8 +132,8 @@ fn load_index(bytes: &[u8], hooks: &ice_allocator) {
     let (buf, len) = (bytes.as_ptr().cast(), bytes.len());
     let (mut need, mut align, mut ix) = (0, 0, null_mut());
     // SAFETY here and below: live objects and buffers of the sizes given.
-    let sized = known(unsafe { ice_index_load_required(buf, len, &mut need, &mut align, null_mut()) });
-    let loaded = known(unsafe { ice_index_load(buf, len, hooks, &mut ix, null_mut()) });
+    let sized = listed(unsafe { ice_index_load_required(buf, len, &mut need, &mut align, null_mut()) });
+    let loaded = listed(unsafe { ice_index_load(buf, len, hooks, &mut ix, null_mut()) });
     assert!(sized || !loaded);
     if loaded {
         use_index(ix);
@@ -134,7 +141,7 @@ fn load_index(bytes: &[u8], hooks: &ice_allocator) {
     }
     if let Some(mut memory) = region(need).filter(|_| sized) {
         let mut inside = null_mut();
-        let fine = known(unsafe { ice_index_load_in(at64(&mut memory), need, buf, len, &mut inside, null_mut()) });
+        let fine = listed(unsafe { ice_index_load_in(at64(&mut memory), need, buf, len, &mut inside, null_mut()) });
         assert!(fine == loaded || !loaded);
         if fine {
             use_index(inside);
@@ -146,7 +153,7 @@ fn load_index(bytes: &[u8], hooks: &ice_allocator) {
     unsafe { place.as_mut_ptr().cast::<u8>().copy_from(bytes.as_ptr(), len) };
     let before = place.clone();
     let mut view = null_mut();
-    if known(unsafe { ice_index_view(place.as_ptr().cast(), len, hooks, &mut view, null_mut()) }) {
+    if listed(unsafe { ice_index_view(place.as_ptr().cast(), len, hooks, &mut view, null_mut()) }) {
         use_index(view);
         unsafe { ice_index_free(view) };
     } else {
@@ -182,8 +189,8 @@ fn use_index(ix: *mut ice_index) {
 fn load_session(bytes: &[u8], hooks: &ice_allocator) {
     let (buf, len) = (bytes.as_ptr().cast(), bytes.len());
     let (mut need, mut align, mut s) = (0, 0, null_mut());
-    let sized = known(unsafe { ice_session_load_required(buf, len, &mut need, &mut align, null_mut()) });
-    let loaded = known(unsafe { ice_session_load(buf, len, hooks, &mut s, null_mut()) });
+    let sized = listed(unsafe { ice_session_load_required(buf, len, &mut need, &mut align, null_mut()) });
+    let loaded = listed(unsafe { ice_session_load(buf, len, hooks, &mut s, null_mut()) });
     assert!(sized || !loaded);
     if loaded {
         use_session(s, bytes);
@@ -191,7 +198,7 @@ fn load_session(bytes: &[u8], hooks: &ice_allocator) {
     }
     if let Some(mut memory) = region(need).filter(|_| sized) {
         let mut inside = null_mut();
-        let fine = known(unsafe { ice_session_load_in(at64(&mut memory), need, buf, len, &mut inside, null_mut()) });
+        let fine = listed(unsafe { ice_session_load_in(at64(&mut memory), need, buf, len, &mut inside, null_mut()) });
         assert!(fine == loaded || !loaded);
         if fine {
             use_session(inside, bytes);

@@ -294,15 +294,6 @@ impl HeadCache {
         }
     }
 
-    /// Appends one token at position `at`; `read(is_value, row)` fills its key and its value.
-    fn push_token(&mut self, at: usize, mut read: impl FnMut(bool, &mut [f32])) -> Result<()> {
-        read(false, &mut self.row[..self.dim_k]);
-        self.push_read(false)?;
-        read(true, &mut self.row[..self.dim_v]);
-        self.push_read(true)?;
-        self.note(at)
-    }
-
     /// Appends the key or the value that was read into `row`.
     fn push_read(&mut self, value: bool) -> Result<()> {
         let (to, dim, field) =
@@ -334,21 +325,23 @@ impl HeadCache {
         Ok(())
     }
 
-    /// Appends `n` tokens of a saved head, unpublished; `false` when a number in them is not finite.
-    pub(super) fn restore(&mut self, n: usize, mut read: impl FnMut(bool, &mut [f32])) -> Result<bool> {
-        let mut finite = true;
-        for at in 0..n {
-            self.push_token(at, |value, out| {
-                read(value, out);
-                finite &= out.iter().all(|x| x.is_finite());
-                if !finite {
-                    out.fill(0.0);
-                }
-            })?;
-            self.pending += 1;
+    /// Stores `n` tokens of a saved head, all keys and then all values, unpublished; `restore_index` must follow.
+    pub(super) fn restore(&mut self, n: usize, mut read: impl FnMut(&mut [f32]) -> Result<()>) -> Result<()> {
+        for (value, dim) in [(false, self.dim_k), (true, self.dim_v)] {
+            for _ in 0..n {
+                read(&mut self.row[..dim])?;
+                self.push_read(value)?;
+            }
         }
+        self.pending = n;
+        Ok(())
+    }
+
+    /// Indexes restored tokens, or gathers them into cells.
+    pub(super) fn restore_index(&mut self) -> Result<()> {
+        (0..self.pending).try_for_each(|at| self.note(at))?;
         self.build();
-        Ok(finite)
+        Ok(())
     }
 
     /// Drops everything from token `len` on; cells are the caller's to cut.
@@ -357,13 +350,15 @@ impl HeadCache {
         self.values.truncate(len * self.dim_v);
         if TOP_K && let Some(index) = &mut self.index {
             let end = index.next_id();
-            for id in len as u64..end {
-                index.remove_present(&[id]);
+            let gone = (len as u64..end).fold(0, |gone, id| gone + index.remove_present(&[id]));
+            if gone > 0 {
+                index.tighten();
             }
         }
     }
 
-    pub(super) fn pending(&self) -> usize {
+    /// Rows appended since the last commit.
+    pub fn pending(&self) -> usize {
         self.pending
     }
 
@@ -420,6 +415,7 @@ impl HeadCache {
             for id in begin..left {
                 reserved(index.insert(keys.slice(id, 1), Some(&[id as u64])));
             }
+            index.tighten();
         }
         self.published = left;
         self.build();

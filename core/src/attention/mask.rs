@@ -4,8 +4,8 @@ use crate::error::{Error, Result, Status};
 use crate::features::ACCELERATED;
 use crate::mem::{Dtype, Tensor};
 
-/// Mask of an attention call; see the fields' shapes. "Position" of query row i is `q_pos0 + i` for [`Mask::Causal`] and i
-/// otherwise; the position of a key is its row.
+/// Mask of an attention call; see the fields' shapes. "Position" of query row i is `q_pos0 + i` for [`Mask::Causal`] and
+/// [`Mask::CausalKeys`], i otherwise; the position of a key is its row.
 ///
 /// ```
 /// use iceformer_core::attention::{Mask, Problem};
@@ -32,6 +32,13 @@ pub enum Mask<'a> {
     Prefix(&'a [u64]),
     /// Key j of batch b is padding where `keep[b * rows_kv + j] == 0`. Length `rows_kv` (shared) or `batch * rows_kv`.
     Keys(&'a [u8]),
+    /// [`Mask::Causal`] and [`Mask::Keys`] together: batches of prompts padded on the left. Positions count padding.
+    CausalKeys {
+        /// Position of query row 0.
+        q_pos0: u64,
+        /// As in [`Mask::Keys`].
+        keep: &'a [u8],
+    },
     /// `bias[b][h][i][j]` is added to the logit (f32 or f16, finite or -inf; -inf excludes). Batch and head counts of 1 are
     /// shared by all batches or heads. Accelerated and auto mode attend exactly then.
     Additive(Tensor<'a>),
@@ -90,15 +97,17 @@ impl<'a> Masking<'a> {
             }
             Err(Error::new(Status::Shape, field, "length fits neither one batch nor all").need(one, have))
         };
+        if let Mask::Keys(keep) | Mask::CausalKeys { keep, .. } = mask {
+            length("mask.keys", keep.len(), rows_kv)?;
+        }
         match mask {
-            Mask::None => {}
-            Mask::Causal { q_pos0 } => {
+            Mask::None | Mask::Keys(_) => {}
+            Mask::Causal { q_pos0 } | Mask::CausalKeys { q_pos0, .. } => {
                 if q_pos0.checked_add(rows_q as u64).is_none_or(|end| end > i64::MAX as u64) {
                     return Err(Error::new(Status::Argument, "mask.q_pos0", "positions overflow").value(q_pos0));
                 }
             }
             Mask::Prefix(counts) => length("mask.prefix", counts.len(), rows_q)?,
-            Mask::Keys(keep) => length("mask.keys", keep.len(), rows_kv)?,
             Mask::Additive(bias) => {
                 let [b, h, r, c] = bias.shape();
                 if r != rows_q || c != rows_kv || (b != 1 && b != batch) || (h != 1 && h != heads) {
@@ -154,7 +163,7 @@ impl<'a> Masking<'a> {
 
     fn visible_ids(&self, batch: usize, row: usize) -> Visible {
         let (pos, end) = match self.mask {
-            Mask::Causal { q_pos0 } => {
+            Mask::Causal { q_pos0 } | Mask::CausalKeys { q_pos0, .. } => {
                 let pos = usize::try_from(q_pos0).unwrap_or(usize::MAX).saturating_add(row);
                 (pos, pos.saturating_add(1))
             }
@@ -178,7 +187,9 @@ impl<'a> Masking<'a> {
     /// Keys visible without the window: causal or prefix end.
     fn limit(&self, batch: usize, row: usize) -> usize {
         match self.mask {
-            Mask::Causal { .. } | Mask::Prefix(_) => Masking { window: 0, ..*self }.visible_ids(batch, row).end,
+            Mask::Causal { .. } | Mask::CausalKeys { .. } | Mask::Prefix(_) => {
+                Masking { window: 0, ..*self }.visible_ids(batch, row).end
+            }
             _ => self.rows_kv,
         }
     }
@@ -200,8 +211,9 @@ impl<'a> Masking<'a> {
     pub fn keep(&self, batch: usize) -> Option<&'a [u8]> {
         match self.mask {
             _ if self.ids.is_some() => None,
-            Mask::Keys(keep) if keep.len() == self.rows_kv => Some(keep),
-            Mask::Keys(keep) => Some(&keep[batch * self.rows_kv..][..self.rows_kv]),
+            Mask::Keys(keep) | Mask::CausalKeys { keep, .. } => {
+                Some(if keep.len() == self.rows_kv { keep } else { &keep[batch * self.rows_kv..][..self.rows_kv] })
+            }
             _ => None,
         }
     }

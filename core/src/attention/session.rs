@@ -174,8 +174,8 @@ impl Session {
         &mut self.heads
     }
 
-    pub(super) fn head(&self, head_kv: usize) -> &HeadCache {
-        &self.heads[head_kv]
+    pub(super) fn heads(&self) -> impl Iterator<Item = &HeadCache> {
+        self.heads.iter()
     }
 
     /// Appends to every head: `k [1, heads_kv, n, dim_k]`, `v [1, heads_kv, n, dim_v]`; published by

@@ -459,24 +459,35 @@ impl Index {
         if self.options.metric == Metric::Cosine {
             unit(self.key_mut(slot));
         }
-        self.name_slot(slot, id).map_err(|e| e.row(row))
+        self.name_slot(slot, id)?;
+        // Refused with the key stored and named, so that one path takes everything back.
+        self.weigh(slot).map_err(|e| e.row(row))
     }
 
-    /// Stores one key of a saved index in a new slot, or finds it there; `rebuild` must follow.
-    pub(super) fn restore(&mut self, id: u64, read: impl FnOnce(&mut [f32])) -> Result<()> {
+    /// Gives an id of a saved index the next new slot; `restore_key` must follow.
+    pub(super) fn restore_id(&mut self, id: u64) -> Result<()> {
+        if id == NO_ID {
+            return Err(Error::new(Status::Buffer, "index bytes", "an id is out of range").id(id));
+        }
         if self.slot(id).is_some() {
             return Err(Error::new(Status::Buffer, "index bytes", "an id is there twice").id(id));
         }
         let slot = self.ids.len() as u32;
         self.open_slot(slot)?;
+        self.next_id = self.next_id.max(id.saturating_add(1));
+        self.name_slot(slot, id)
+    }
+
+    /// Stores the key of a restored id, or finds it there; `rebuild` must follow.
+    pub(super) fn restore_key(&mut self, slot: u32, read: impl FnOnce(&mut [f32]) -> Result<()>) -> Result<()> {
         if !self.keys.is_view() {
-            read(self.key_mut(slot));
+            read(self.key_mut(slot))?;
         }
+        let id = self.ids[slot as usize];
         if self.key_at(slot).iter().any(|x| !x.is_finite()) {
             return Err(Error::new(Status::Buffer, "index bytes", "a key is not finite").id(id));
         }
-        self.next_id = self.next_id.max(id.saturating_add(1));
-        self.name_slot(slot, id)
+        self.weigh(slot).map_err(|_| Error::new(Status::Buffer, "index bytes", "a key is too long").id(id))
     }
 
     fn key_mut(&mut self, slot: u32) -> &mut [f32] {
@@ -498,14 +509,17 @@ impl Index {
         self.levels[..self.options.depth()].iter_mut().try_for_each(|level| level.grow_slots(s + 1))
     }
 
-    /// Gives the key written into `slot` its norm and id.
     fn name_slot(&mut self, slot: u32, id: u64) -> Result<()> {
-        let norm2 = Lift::norm2(self.key_at(slot));
-        self.norm2[slot as usize] = norm2;
         self.ids[slot as usize] = id;
         self.height[slot as usize] = UNLINKED;
-        self.map.insert(slot, &self.ids)?;
-        // Refused with the key stored, so that one path takes everything back. A NaN norm is refused too.
+        self.map.insert(slot, &self.ids)
+    }
+
+    /// Notes the norm of the key written into `slot`.
+    fn weigh(&mut self, slot: u32) -> Result<()> {
+        let norm2 = Lift::norm2(self.key_at(slot));
+        self.norm2[slot as usize] = norm2;
+        // A NaN norm is refused too.
         if norm2 < MAX_NORM * MAX_NORM {
             Ok(())
         } else {
@@ -585,6 +599,19 @@ impl Index {
             cells.settle(keys_of!(self), live);
         }
         removed
+    }
+
+    /// Lowers the norm bound to what the keys need that are there, as if there had never been others. O(n), and O(n log n) per list
+    /// where it changes.
+    pub(crate) fn tighten(&mut self) {
+        let live = self.ids.iter().zip(self.norm2.iter()).filter(|(id, _)| **id != NO_ID);
+        let longest = live.fold(0.0f32, |most, (_, &norm2)| most.max(norm2));
+        let start = Lift::new(self.options.max_norm);
+        let lift = if self.options.metric.lifted() { start.grown(longest) } else { start };
+        if lift != self.lift {
+            self.lift = lift;
+            self.relift();
+        }
     }
 
     /// Removes everything; memory, directions, the norm bound's start and the seed stay. Automatic ids start at 0 again.

@@ -13,12 +13,14 @@
 //! | 4 x 2, 8 | if fitted: sample queries m, how directions are chosen (0 undecided, 1 keys, 2 balanced), keys then |
 //! | 4 x m x dim | if fitted: sample queries (f32) |
 //! | 4 | CRC-32 of all bytes before |
+//!
+//! Bytes in memory are checked as a whole before anything is made of them; bytes that come piece by piece as they come.
 
 use super::Index;
 use super::cells::{Asked, LEAST_ASKED, Way};
 use super::params::{Directions, Engine, IndexOptions, MAX_KEYS, Metric};
 use super::slots::NO_ID;
-use crate::bytes::{Reader, Writer};
+use crate::bytes::{self, CHECKSUM, Reader, Writer};
 use crate::error::{Error, Result, Status};
 use crate::mem::{Dtype, Memory, Plan, f32s};
 use crate::project::Lift;
@@ -26,13 +28,15 @@ use crate::project::Lift;
 const MAGIC: [u8; 8] = *b"ICEIDX\0\0";
 const VERSION: u32 = 1;
 const HEADER: usize = 8 + 4 + 6 * 4 + 3 * 4 + 4 * 8;
-const CHECKSUM: usize = 4;
 /// What comes before the sample queries.
 const FITTED: usize = 4 + 4 + 8;
 
 const fn damaged(reason: &'static str) -> Error {
     Error::new(Status::Buffer, "index bytes", reason)
 }
+
+const SHORT: Error = damaged("shorter than its header says");
+const OPTIONS: Error = damaged("options are out of range");
 
 struct Header {
     options: IndexOptions,
@@ -41,14 +45,12 @@ struct Header {
     keys: usize,
 }
 
-fn read_header(bytes: &[u8]) -> Result<(Header, Reader<'_>)> {
-    let mut r = Reader::checked(bytes, MAGIC, VERSION).map_err(damaged)?;
-    let short = damaged("shorter than its header says");
-    let mut word = || r.u32().ok_or(short);
+fn read_header(r: &mut Reader<'_>) -> Result<Header> {
+    let mut word = || r.u32().ok_or(SHORT);
     let (dim, metric, num_simple, num_composite, levels, flags) =
         (word()?, word()?, word()?, word()?, word()?, word()?);
     let (promotion, max_norm, bound) = (f32::from_bits(word()?), f32::from_bits(word()?), f32::from_bits(word()?));
-    let mut long = || r.u64().ok_or(short);
+    let mut long = || r.u64().ok_or(SHORT);
     let (seed, capacity, next_id, keys) = (long()?, long()?, long()?, long()?);
     let options = IndexOptions {
         dim: dim as usize,
@@ -79,34 +81,48 @@ fn read_header(bytes: &[u8]) -> Result<(Header, Reader<'_>)> {
     let keys = usize::try_from(keys).ok().filter(|&n| n <= MAX_KEYS && n <= options.capacity);
     let keys = keys.ok_or(damaged("number of keys is out of range"))?;
     if flags > 31 || num_simple == 0 || num_composite == 0 || levels == 0 || !bound.is_finite() || bound < 0.0 {
-        return Err(damaged("options are out of range"));
+        return Err(OPTIONS);
     }
-    let options = options.resolve().map_err(|_| damaged("options are out of range"))?;
-    let body = keys.checked_mul(8).zip(keys.checked_mul(options.dim).and_then(|k| k.checked_mul(4)));
+    let options = options.resolve().map_err(|e| bytes::refusal(e, OPTIONS))?;
+    Ok(Header { options, bound, next_id, keys })
+}
+
+/// Number of sample queries.
+fn read_asked(r: &mut Reader<'_>) -> Result<usize> {
+    let asked = r.u32().ok_or(SHORT)? as usize;
+    if asked != 0 && !(LEAST_ASKED..=Asked::MOST).contains(&asked) {
+        return Err(damaged("number of sample queries is out of range"));
+    }
+    Ok(asked)
+}
+
+/// The header of bytes of which checksum and length are right.
+fn checked(bytes: &[u8]) -> Result<Header> {
+    let mut from = bytes::within(bytes);
+    let mut r = Reader::new(&mut from, MAGIC, VERSION).map_err(damaged)?;
+    bytes::check(bytes).map_err(damaged)?;
+    let header = read_header(&mut r)?;
     let misfit = damaged("length does not fit its header");
-    let mut rest = body.and_then(|(ids, keys)| ids.checked_add(keys)).ok_or(misfit)?;
-    if options.directions == Directions::Fitted {
-        let mut fit = r;
-        fit.skip(rest);
-        let asked = fit.u32().ok_or(misfit)? as usize;
-        if asked != 0 && !(LEAST_ASKED..=Asked::MOST).contains(&asked) {
-            return Err(damaged("number of sample queries is out of range"));
+    let dim = header.options.dim;
+    let keys = dim.checked_mul(4).and_then(|key| (key + 8).checked_mul(header.keys)).ok_or(misfit)?;
+    let mut need = keys.checked_add(HEADER + CHECKSUM).ok_or(misfit)?;
+    if header.options.directions == Directions::Fitted {
+        // Bytes that are there bound what is passed over.
+        if need > bytes.len() {
+            return Err(misfit);
         }
-        rest = rest.checked_add(FITTED + asked * options.dim * 4).ok_or(misfit)?;
+        r.skip(keys).ok_or(misfit)?;
+        need = need.checked_add(FITTED + read_asked(&mut r)? * dim * 4).ok_or(misfit)?;
     }
-    if rest != r.left() {
-        return Err(misfit);
-    }
-    Ok((Header { options, bound, next_id, keys }, r))
+    if need == bytes.len() { Ok(header) } else { Err(misfit) }
 }
 
 /// The same with the keys in place.
-fn read_view(bytes: &'static [u8]) -> Result<(Header, Reader<'static>, &'static [f32])> {
-    let (header, r) = read_header(bytes)?;
-    let mut body = r;
-    body.skip(header.keys * 8);
-    let keys = body.take(header.keys * header.options.dim * 4).ok_or(damaged("shorter than its header says"))?;
-    Ok((header, r, f32s(keys, "buf")?))
+fn checked_view(bytes: &'static [u8]) -> Result<(Header, &'static [f32])> {
+    let header = checked(bytes)?;
+    let at = HEADER + header.keys * 8;
+    let keys = bytes.get(at..at + header.keys * header.options.dim * 4).ok_or(SHORT)?;
+    Ok((header, f32s(keys, "buf")?))
 }
 
 impl Index {
@@ -122,10 +138,17 @@ impl Index {
     /// # Errors
     /// `Buffer` when `out` is too small; nothing is written then.
     pub fn save(&self, out: &mut [u8]) -> Result<usize> {
-        let (need, have) = (self.save_len(), out.len());
-        let out = out.get_mut(..need).ok_or(Error::new(Status::Buffer, "buf", "too small").need(need, have))?;
+        bytes::save_in(out, self.save_len(), |write| self.save_to(write))
+    }
+
+    /// Writes the index, [`save_len`](Index::save_len) bytes in pieces of at most 1 KiB: `write` takes one, or says `false`. O(n).
+    /// Never allocates.
+    ///
+    /// # Errors
+    /// `Buffer` when `write` did not take all.
+    pub fn save_to(&self, write: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
         let o = &self.options;
-        let mut w = Writer::new(out, MAGIC, VERSION);
+        let mut w = Writer::new(write, MAGIC, VERSION);
         let fitted = o.directions == Directions::Fitted;
         let flags = u32::from(o.fixed) | u32::from(o.trusted) << 1 | (o.engine as u32) << 2 | u32::from(fitted) << 4;
         for x in [o.dim as u32, o.metric as u32, o.num_simple as u32, o.num_composite as u32, o.levels as u32, flags] {
@@ -147,8 +170,7 @@ impl Index {
             w.u64(decided as u64);
             w.f32s(asked);
         }
-        w.finish();
-        Ok(need)
+        w.finish()
     }
 
     /// The options stored in saved bytes, after checking them all: what to plan for before [`load`](Index::load).
@@ -156,17 +178,34 @@ impl Index {
     /// # Errors
     /// `Buffer` for damaged, truncated or foreign bytes.
     pub fn peek(bytes: &[u8]) -> Result<IndexOptions> {
-        read_header(bytes).map(|(h, _)| h.options)
+        checked(bytes).map(|h| h.options)
     }
 
-    /// Rebuilds a saved index in `memory`; it answers as the saved one did. O(n log n) per list.
+    /// Rebuilds a saved index in `memory`; it answers as the saved one did. O(n log n) per list. Nothing is allocated where all of it
+    /// would exceed the limit of `memory`: set one for bytes of strangers, whose header may ask for any capacity.
     ///
     /// # Errors
-    /// `Buffer` for damaged, truncated or foreign bytes; as [`Index::new_in`].
+    /// `Buffer` for damaged, truncated or foreign bytes; `Unsupported` where this build lacks what they need; `NoMemory`,
+    /// `Budget`, `Alignment` from `memory`.
     pub fn load(bytes: &[u8], memory: &Memory) -> Result<Index> {
-        let (header, r) = read_header(bytes)?;
-        let index = Index::new_in(&header.options, memory)?;
-        index.fill(&header, r)
+        checked(bytes)?;
+        Self::load_from(&mut bytes::within(bytes), memory)
+    }
+
+    /// As [`load`](Index::load), from bytes that come piece by piece: `read` fills as much of its argument as there is left and
+    /// says how much. It is asked for the bytes of one index, at most 1 KiB at a time, and no more.
+    ///
+    /// The checksum comes last, so the header is believed until then: set a limit.
+    ///
+    /// # Errors
+    /// As [`load`](Index::load).
+    pub fn load_from(read: &mut dyn FnMut(&mut [u8]) -> usize, memory: &Memory) -> Result<Index> {
+        let mut r = Reader::new(read, MAGIC, VERSION).map_err(damaged)?;
+        let header = read_header(&mut r)?;
+        let mut plan = Plan::new();
+        Self::plan(&header.options, &mut plan)?;
+        memory.admit(plan)?;
+        Self::new_in(&header.options, memory)?.fill(&header, r)
     }
 
     /// As [`peek`](Index::peek), for [`view`](Index::view).
@@ -174,7 +213,7 @@ impl Index {
     /// # Errors
     /// As [`view`](Index::view), memory apart.
     pub fn peek_view(bytes: &'static [u8]) -> Result<IndexOptions> {
-        read_view(bytes).map(|(header, ..)| header.options)
+        checked_view(bytes).map(|(header, _)| header.options)
     }
 
     /// Adds every block of an index that [`view`](Index::view) makes to a plan: as [`plan`](Index::plan), without the keys.
@@ -192,8 +231,14 @@ impl Index {
     /// # Errors
     /// As [`load`](Index::load); `Alignment` unless `bytes` is aligned to 4; `Unsupported` on a big-endian machine.
     pub fn view(bytes: &'static [u8], memory: &Memory) -> Result<Index> {
-        let (header, r, keys) = read_view(bytes)?;
+        let (header, keys) = checked_view(bytes)?;
+        let mut plan = Plan::new();
+        Self::plan_view(&header.options, &mut plan)?;
+        memory.admit(plan)?;
         let index = Index::new_with(&header.options, memory, Some(keys))?;
+        let mut from = bytes::within(bytes);
+        let mut r = Reader::new(&mut from, MAGIC, VERSION).map_err(damaged)?;
+        read_header(&mut r)?;
         index.fill(&header, r)
     }
 
@@ -201,14 +246,15 @@ impl Index {
     fn fill(mut self, header: &Header, mut r: Reader<'_>) -> Result<Index> {
         let index = &mut self;
         index.lift = Lift::new(header.bound);
-        let mut ids = r;
-        r.skip(header.keys * 8);
         for _ in 0..header.keys {
-            let id = ids.u64().filter(|&id| id != NO_ID).ok_or(damaged("an id is out of range"))?;
-            // The length was checked: every key is there.
-            let mut key = r;
-            r.skip(index.options.dim * 4);
-            index.restore(id, |to| key.floats(Dtype::F32, to))?;
+            let id = r.u64().ok_or(SHORT)?;
+            index.restore_id(id).map_err(|e| bytes::refusal(e, damaged("an id is out of range")))?;
+        }
+        if index.keys.is_view() {
+            r.skip(header.keys * index.options.dim * 4).ok_or(SHORT)?;
+        }
+        for slot in 0..header.keys as u32 {
+            index.restore_key(slot, |key| r.floats(Dtype::F32, key).ok_or(SHORT))?;
         }
         if index.next_id > header.next_id {
             return Err(damaged("an id is out of range"));
@@ -217,6 +263,7 @@ impl Index {
         if header.options.directions == Directions::Fitted {
             index.restore_asked(&mut r)?;
         }
+        r.finish().map_err(damaged)?;
         index.rebuild();
         index.fold();
         Ok(self)
@@ -224,18 +271,19 @@ impl Index {
 
     /// Reads sample queries, as many as the header was checked for.
     fn restore_asked(&mut self, r: &mut Reader<'_>) -> Result<()> {
-        let short = damaged("shorter than its header says");
-        let asked = r.u32().ok_or(short)? as usize;
-        let way = match r.u32().ok_or(short)? {
+        let asked = read_asked(r)?;
+        let way = match r.u32().ok_or(SHORT)? {
             0 => Way::Undecided,
             1 => Way::Keys,
             2 => Way::Balanced,
             _ => return Err(damaged("unknown choice of directions")),
         };
         let decided =
-            usize::try_from(r.u64().ok_or(short)?).map_err(|_| damaged("a number of keys is out of range"))?;
+            usize::try_from(r.u64().ok_or(SHORT)?).map_err(|_| damaged("a number of keys is out of range"))?;
         let (dim, metric) = (self.options.dim, self.options.metric);
-        self.cells.asked_mut().restore(dim, asked, way, decided, |queries| r.floats(Dtype::F32, queries));
+        let mut whole = None;
+        self.cells.asked_mut().restore(dim, asked, way, decided, |queries| whole = r.floats(Dtype::F32, queries));
+        whole.ok_or(SHORT)?;
         for query in self.cells.asked().saved(dim).0.chunks_exact(dim) {
             if query.iter().any(|x| !x.is_finite()) || Self::check_query(metric, query, "sample_queries").is_err() {
                 return Err(damaged("a sample query cannot be one"));

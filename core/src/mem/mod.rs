@@ -293,6 +293,19 @@ impl Memory {
         MemoryReport { used, reserved, peak: s.peak.load(Relaxed), limit: s.limit }
     }
 
+    /// Whether all of a plan fits the limit: to refuse an object before any of it is taken.
+    ///
+    /// # Errors
+    /// `Budget` where it does not; as [`Plan::finish`].
+    pub(crate) fn admit(&self, plan: Plan) -> Result<()> {
+        let (bytes, s) = (plan.finish()?.bytes, self.state());
+        let need = s.used.load(Relaxed).saturating_add(bytes);
+        if s.limit != 0 && need > s.limit {
+            return Err(Error::new(Status::Budget, "memory_limit", "would be exceeded").need(need, s.limit));
+        }
+        Ok(())
+    }
+
     /// A block of at least `bytes` bytes, aligned to [`ALIGN`]. Zero bytes are rounded up to one block.
     ///
     /// # Errors

@@ -91,21 +91,21 @@ impl Naive<'_> {
 pub fn sees(mask: &Mask<'_>, window: usize, sinks: usize, i: usize, j: usize) -> Option<f32> {
     let (i, j) = (i as i64, j as i64);
     let (pos, limited) = match mask {
-        Mask::Causal { q_pos0 } => (*q_pos0 as i64 + i, j > *q_pos0 as i64 + i),
+        Mask::Causal { q_pos0 } | Mask::CausalKeys { q_pos0, .. } => (*q_pos0 as i64 + i, j > *q_pos0 as i64 + i),
         Mask::Prefix(counts) => (counts[i as usize] as i64 - 1, j >= counts[i as usize] as i64),
         _ => (i, false),
     };
     if limited {
         return None;
     }
-    let two_sided = !matches!(mask, Mask::Causal { .. } | Mask::Prefix(_));
+    let two_sided = !matches!(mask, Mask::Causal { .. } | Mask::CausalKeys { .. } | Mask::Prefix(_));
     let w = window as i64;
     let outside = w > 0 && (j <= pos - w || (two_sided && j >= pos + w));
     if outside && j >= sinks as i64 {
         return None;
     }
     match mask {
-        Mask::Keys(keep) if keep[j as usize] == 0 => None,
+        Mask::Keys(keep) | Mask::CausalKeys { keep, .. } if keep[j as usize] == 0 => None,
         Mask::Additive(t) => {
             let mut b = [0.0];
             t.head(0, 0).read_part(i as usize, j as usize, &mut b);

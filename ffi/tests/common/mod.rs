@@ -324,3 +324,54 @@ impl Guarded {
         all[..64].iter().chain(&all[64 + self.bytes..]).all(|&b| b == GUARD)
     }
 }
+
+/// What brings saved bytes in a test.
+pub type Get = unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> usize;
+
+/// What takes saved bytes in a test.
+pub type Put = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> usize;
+
+/// Saved bytes that come and go in pieces.
+#[derive(Default)]
+pub struct Pieces {
+    pub bytes: Vec<u8>,
+    /// Where reading stands.
+    pub at: usize,
+    /// Pieces that are still taken, if not all.
+    pub room: Option<usize>,
+}
+
+impl Pieces {
+    pub fn user(&mut self) -> *mut c_void {
+        (&raw mut *self).cast()
+    }
+
+    /// Options that read from here.
+    pub fn options(&mut self) -> ice_load_options {
+        let mut o: ice_load_options = made(|p| unsafe { ice_load_options_init(p) });
+        (o.read, o.user) = (Some(get as Get), self.user());
+        o
+    }
+}
+
+/// As fwrite.
+pub unsafe extern "C" fn put(user: *mut c_void, from: *const c_void, n: usize) -> usize {
+    let to = unsafe { &mut *user.cast::<Pieces>() };
+    if to.room == Some(0) {
+        return n - 1;
+    }
+    to.room = to.room.map(|room| room - 1);
+    assert!((1..=1024).contains(&n));
+    to.bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from.cast(), n) });
+    n
+}
+
+/// As fread.
+pub unsafe extern "C" fn get(user: *mut c_void, to: *mut c_void, n: usize) -> usize {
+    let from = unsafe { &mut *user.cast::<Pieces>() };
+    assert!((1..=1024).contains(&n));
+    let n = n.min(from.bytes.len() - from.at);
+    unsafe { to.cast::<u8>().copy_from(from.bytes[from.at..].as_ptr(), n) };
+    from.at += n;
+    n
+}

@@ -149,3 +149,29 @@ pub(in crate::attention) fn longest(t: &Tensor<'_>) -> f32 {
     }
     best as f32 * (1.0 + f32::EPSILON)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::mask::Mask;
+
+    /// Against an adversary who moves the output by all of the bound: longer, shorter and aside.
+    #[test]
+    fn relative_errors_hold_whichever_way_an_output_is_moved() {
+        let masking = Masking::new(Mask::None, 0, 0, [1; 4], true);
+        let masking = masking.unwrap_or_else(|e| panic!("{e}"));
+        let c = Certificate::new(None, &masking, [1.0; 2], 1, [1.0, 0.0, 0.05], Dtype::F32);
+        for bound in [1e-9f64, 1e-3, 0.1, 0.9, 3.0, 50.0] {
+            for length in [0.5f64, 1.0, 7.0, 1e6] {
+                for computed in [length + bound, (length - bound).abs(), libm::sqrt(length * length + bound * bound)] {
+                    let relative = f64::from(c.relative(bound, computed));
+                    assert!(relative >= bound / length * (1.0 - 1e-12), "{bound} {length} {computed}: {relative}");
+                }
+            }
+        }
+        assert_eq!(c.relative(0.0, 1.0), 0.0);
+        for (bound, norm) in [(1.0, 1.0), (2.0, 1.0), (f64::NAN, 1.0), (1.0, 0.0)] {
+            assert_eq!(c.relative(bound, norm), f32::INFINITY);
+        }
+    }
+}

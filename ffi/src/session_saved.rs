@@ -1,0 +1,214 @@
+//! A session as bytes.
+
+use crate::alloc_hook::Source;
+use crate::memory::put_layout;
+use crate::object::{self, shared};
+use crate::saved::{load_with, save, save_to, saved};
+use crate::session::{Parts, layout, publish};
+use crate::types::*;
+use crate::{cast, guard};
+use core::ffi::c_void;
+use iceformer_core::attention::Session;
+use iceformer_core::mem::Memory;
+
+/// Writes the session to a buffer, a prompt cache: options, keys and values. Cells and indices
+/// are made again when it is loaded.
+///
+/// @param buf     NULL with cap 0: only asks for the size.
+/// @param cap     bytes of `buf`.
+/// @param needed  bytes written, or needed when `buf` is NULL; nullable when `buf` is given.
+/// Errors: ICE_ERR_BUFFER (too small).
+/// Threads: shared. Allocates: never. Cost: O(bytes). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_session_save(
+    session: *const ice_session,
+    buf: *mut c_void,
+    cap: usize,
+    needed: *mut usize,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    guard::plain(|| unsafe {
+        let session = &shared(session)?.inner.session;
+        save(buf, cap, needed, session.save_len(), |out| session.save(out))
+    })
+}
+
+/// As ice_session_save, with a report.
+///
+/// Errors: as ice_session_save.
+/// Threads: shared. Allocates: never. Cost: O(bytes). Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_session_save_err(
+    session: *const ice_session,
+    buf: *mut c_void,
+    cap: usize,
+    needed: *mut usize,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_session_save_err", err, || {
+            let session = &shared(session)?.inner.session;
+            save(buf, cap, needed, session.save_len(), |out| session.save(out))
+        })
+    }
+}
+
+/// Writes the session through a function of the caller, so that no second copy of it is needed: the bytes of ice_session_save.
+///
+/// @param write  takes the next `bytes` bytes, at most 1024, and returns how many it took: fewer end the call, as fwrite. It does not
+///               use the session exclusively and returns by itself (no longjmp, no exception).
+/// @param user   nullable: passed through to `write`.
+/// Errors: ICE_ERR_BUFFER (`write` took fewer bytes).
+/// Threads: shared. Allocates: never. Cost: O(bytes). Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_session_save_to(
+    session: *const ice_session,
+    write: Option<unsafe extern "C" fn(user: *mut c_void, from: *const c_void, bytes: usize) -> usize>,
+    user: *mut c_void,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_session_save_to", err, || {
+            let session = &shared(session)?.inner.session;
+            save_to(write, user, |write| session.save_to(write))
+        })
+    }
+}
+
+/// Makes a session from saved bytes in memory or from a function that brings them, within a memory limit.
+///
+/// Bytes that a function brings are not known to be whole before the last of them: a damaged header asks for memory until then, within
+/// the limit. `read` is asked for the bytes of one session; some saved by version 0.1 are read to the end of all bytes.
+///
+/// @param options  filled by ice_load_options_init before.
+/// @param out      receives the session; free it with ice_session_free.
+/// Ownership: options and allocator are copied; nothing of the bytes is kept.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_BUDGET (more than the limit: nothing was allocated for it),
+/// ICE_ERR_UNSUPPORTED (needs what this build lacks), ICE_ERR_NO_MEMORY, ICE_ERR_ALIGNMENT (a block of the allocator),
+/// ICE_ERR_ABI.
+/// Threads: any. Allocates: may. Cost: O(bytes) plus building. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described; allocator and `read` keep their contracts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_session_load_with(
+    options: *const ice_load_options,
+    out: *mut *mut ice_session,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_session_load_with", err, || {
+            let out = cast::output(out, "out")?;
+            let whole = |bytes: &[u8], m: &Memory| Session::load(bytes, m).map(Parts::new);
+            let object =
+                load_with::<ice_session>(options, whole, |read, m| Session::load_from(read, m).map(Parts::new))?;
+            publish(object, out);
+            Ok(())
+        })
+    }
+}
+
+/// Makes a session from saved bytes.
+///
+/// @param buf        written by ice_session_save, any alignment.
+/// @param len        bytes of `buf`.
+/// @param allocator  nullable: the system allocator.
+/// @param out        receives the session; free it with ice_session_free.
+/// Ownership: nothing of `buf` is kept.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_UNSUPPORTED (needs what this build lacks), ICE_ERR_NO_MEMORY,
+/// ICE_ERR_ALIGNMENT (a block of the allocator), ICE_ERR_ABI. Bytes of strangers may ask for any capacity: set a limit with
+/// ice_session_load_with.
+/// Threads: any. Allocates: may. Cost: O(len) plus building. Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described; the allocator keeps its contract.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_session_load(
+    buf: *const c_void,
+    len: usize,
+    allocator: *const ice_allocator,
+    out: *mut *mut ice_session,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_session_load", err, || {
+            let bytes = saved(buf, len)?;
+            let source = Source::from_c(allocator)?;
+            let out = cast::output(out, "out")?;
+            let make = |m: &_| Session::load(bytes, m).map(Parts::new);
+            publish(object::create::<ice_session>(source, 0, make)?, out);
+            Ok(())
+        })
+    }
+}
+
+/// Bytes and alignment of the memory that ice_session_load_in needs for these saved bytes.
+///
+/// @param bytes, align  outputs, in bytes.
+/// Errors: ICE_ERR_BUFFER (damaged, foreign or cut), ICE_ERR_UNSUPPORTED (needs what this build lacks), ICE_ERR_NO_MEMORY (too
+/// large for the address space).
+/// Threads: any. Allocates: never. Cost: O(len). Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_session_load_required(
+    buf: *const c_void,
+    len: usize,
+    bytes: *mut usize,
+    align: *mut usize,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_session_load_required", err, || {
+            let options = Session::peek(saved(buf, len)?)?;
+            put_layout(|| layout(&options), bytes, align)
+        })
+    }
+}
+
+/// Makes a session from saved bytes wholly inside caller memory.
+///
+/// @param mem    aligned to 64 bytes; stays in place and untouched until ice_session_free.
+/// @param bytes  at least what ice_session_load_required says.
+/// @param buf, len  as in ice_session_load.
+/// Errors: as ice_session_load_required, ICE_ERR_ALIGNMENT, ICE_ERR_BUFFER (need and have).
+/// Threads: any. Allocates: never. Cost: O(len) plus building. Since 0.1.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_session_load_in(
+    mem: *mut c_void,
+    bytes: usize,
+    buf: *const c_void,
+    len: usize,
+    out: *mut *mut ice_session,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_session_load_in", err, || {
+            let saved = saved(buf, len)?;
+            let out = cast::output(out, "out")?;
+            let need = layout(&Session::peek(saved)?)?;
+            let make = |m: &_| Session::load(saved, m).map(Parts::new);
+            publish(object::create_in::<ice_session>(mem.cast(), bytes, need, 0, make)?, out);
+            Ok(())
+        })
+    }
+}
