@@ -6,7 +6,7 @@ mod common;
 use common::{memory, noise};
 use half::{bf16, f16};
 use iceformer_core::attention::{
-    AttentionOptions, AttentionStats, Mask, Mode, Problem, Session, SessionOptions, attention,
+    Attend, AttentionOptions, AttentionStats, Mask, Mode, Problem, Session, SessionOptions, attention,
 };
 use iceformer_core::math::hash;
 use iceformer_core::mem::{Dtype, Tensor, TensorMut};
@@ -422,7 +422,7 @@ fn chunks_and_parts_change_no_bit() {
             let mut out = vec![f32::NAN; heads * case.rows * dim_v];
             let to = TensorMut::new(&mut out, [1, heads, case.rows, dim_v]).unwrap();
             let q = Tensor::new(&data.q[..heads * case.rows * dim_k], [1, heads, case.rows, dim_k]).unwrap();
-            let stats = (0..nth).map(|ith| session.attend(q, None, &to, None, &memory(0), ith, nth).unwrap());
+            let stats = (0..nth).map(|ith| session.attend(&Attend::new(q, &to).part(ith, nth), &memory(0)).unwrap());
             let pairs: Vec<[u64; 2]> = stats.map(|s| [s.pairs, s.pairs_dense]).collect();
             (out, pairs.iter().fold([0; 2], |a, b| [a[0] + b[0], a[1] + b[1]]))
         };

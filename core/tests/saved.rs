@@ -5,7 +5,7 @@ mod common;
 
 use common::{memory, noise};
 use iceformer_core::Status;
-use iceformer_core::attention::{AttentionOptions, Mode, Session, SessionOptions};
+use iceformer_core::attention::{Attend, AttentionOptions, Mode, Session, SessionOptions};
 use iceformer_core::dci::{Directions, Engine, Index, IndexOptions, Metric};
 use iceformer_core::mem::{Dtype, Rows, Tensor, TensorMut};
 
@@ -41,7 +41,7 @@ fn attend(session: &Session, q: &[f32]) -> Vec<f32> {
     let rows = q.len() / 2 / DIM;
     let mut out = vec![f32::NAN; 2 * rows * DIM];
     let to = TensorMut::new(&mut out, [1, 2, rows, DIM]).unwrap();
-    session.attend(Tensor::new(q, [1, 2, rows, DIM]).unwrap(), None, &to, None, &memory(0), 0, 1).unwrap();
+    session.attend(&Attend::new(Tensor::new(q, [1, 2, rows, DIM]).unwrap(), &to), &memory(0)).unwrap();
     out
 }
 
