@@ -5,7 +5,7 @@ mod common;
 
 use common::{memory, noise};
 use iceformer_core::Status;
-use iceformer_core::attention::{AttentionOptions, Mask, Mode, Problem, Session, SessionOptions, attention};
+use iceformer_core::attention::{Attend, AttentionOptions, Mask, Mode, Problem, Session, SessionOptions, attention};
 use iceformer_core::mem::{Dtype, Tensor, TensorMut};
 
 const HEADS: usize = 2;
@@ -57,7 +57,7 @@ fn attend(s: &Session) -> Vec<f32> {
         let q = noise(2 * HEADS * rows * DIM, 9, 1.5);
         let mut out = vec![f32::NAN; 2 * HEADS * rows * DIM];
         let to = TensorMut::new(&mut out, [1, 2 * HEADS, rows, DIM]).unwrap();
-        s.attend(Tensor::new(&q, [1, 2 * HEADS, rows, DIM]).unwrap(), None, &to, None, &memory(0), 0, 1).unwrap();
+        s.attend(&Attend::new(Tensor::new(&q, [1, 2 * HEADS, rows, DIM]).unwrap(), &to), &memory(0)).unwrap();
         all.extend(out);
     }
     all
@@ -150,7 +150,7 @@ fn what_is_too_large_is_forgotten_by_a_reset() {
         let mut ask = |s: &Session| {
             let to = TensorMut::new(&mut out, [1, 2 * HEADS, 1, DIM]).unwrap();
             let q = Tensor::new(&q, [1, 2 * HEADS, 1, DIM]).unwrap();
-            s.attend(q, None, &to, None, &memory(0), 0, 1).map(|_| ()).map_err(|e| e.status)
+            s.attend(&Attend::new(q, &to), &memory(0)).map(|_| ()).map_err(|e| e.status)
         };
         assert_eq!(ask(&s), Err(Status::NotFinite), "side {side}");
         s.reset();
@@ -175,7 +175,7 @@ fn certificates_of_a_reset_session_are_those_of_a_new_one() {
         let (q, mut out) = (noise(2 * HEADS * 8 * DIM, 5, 1.0), vec![0.0; 2 * HEADS * 8 * DIM]);
         let shape = [1, 2 * HEADS, 8, DIM];
         let to = TensorMut::new(&mut out, shape).unwrap();
-        let stats = s.attend(Tensor::new(&q, shape).unwrap(), None, &to, None, &memory(0), 0, 1).unwrap();
+        let stats = s.attend(&Attend::new(Tensor::new(&q, shape).unwrap(), &to), &memory(0)).unwrap();
         (stats.certified_error, stats.certified_mean)
     };
     // The longest of the session are those of a call over the same tokens.
