@@ -1,7 +1,7 @@
 //! The threshold of heads that share keys: the loosest that sampled rows bear.
 
 use super::ablation::{Part, without};
-use super::policy::{KEEP, LEVELS, LOOSEST, MEMORY, RELAX, START, WORST};
+use super::policy::{HEAVY, KEEP, LEVELS, LIGHTEST, LOOSEST, MEMORY, RELAX, START, WORST};
 
 /// What sampled rows have said so far.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +12,27 @@ pub(crate) struct Control {
     /// Sum over sampled rows of squared relative errors, and how many there were, at the present level, the older the less.
     error: f32,
     rows: f32,
+    /// Mean length of the outputs of the sampled rows of the last look, roughly; 0 before.
+    usual: f32,
+}
+
+/// For which keys rows open cells.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opening {
+    /// The weight of such a key in a row whose output is as long as usual.
+    pub(super) needle: f32,
+    /// How long outputs usually are, or 0 where nobody knows.
+    pub(super) usual: f32,
+}
+
+impl Opening {
+    /// The weight of such a key in a row whose output has about this length: what a key adds counts for more beside little.
+    pub(super) fn weight(&self, length: f32) -> f32 {
+        let weight = self.needle * length / self.usual;
+        let alike = self.usual == 0.0 || without(Part::OutputLength);
+        // Not where lengths leave the range of f32.
+        if alike || !weight.is_finite() { self.needle.min(HEAVY) } else { weight.clamp(LIGHTEST, HEAVY) }
+    }
 }
 
 /// What to do after a look at a block's sampled rows.
@@ -27,14 +48,14 @@ pub(super) enum Verdict {
 
 impl Default for Control {
     fn default() -> Self {
-        Control { level: START, loosest: 0, error: 0.0, rows: 0.0 }
+        Control { level: START, loosest: 0, error: 0.0, rows: 0.0, usual: 0.0 }
     }
 }
 
 impl Control {
     /// At a level whose mean squared relative error was this.
     pub(super) fn at(level: usize, error: f32) -> Self {
-        Control { level, loosest: 0, error, rows: 1.0 }
+        Control { level, loosest: 0, error, rows: 1.0, usual: 0.0 }
     }
 
     /// The level.
@@ -52,9 +73,19 @@ impl Control {
         if self.rows > 0.0 { self.error / self.rows } else { 0.0 }
     }
 
-    /// Contribution to a row's output, relative to the lengths of values, that cells are opened for.
+    /// Weight of a key that cells are opened for.
     pub(super) fn needle(&self) -> f32 {
         LOOSEST * libm::exp2f(-0.5 * self.level as f32)
+    }
+
+    /// The same, and how long outputs usually are.
+    pub(super) fn opening(&self) -> Opening {
+        Opening { needle: self.needle(), usual: self.usual }
+    }
+
+    /// Outputs of sampled rows were so long, on average and roughly.
+    pub(super) fn note_length(&mut self, length: f32) {
+        self.usual = if length.is_finite() { length } else { 0.0 };
     }
 
     /// After sampled rows erred so, squared, where their outputs have such squares: both their mean and the worst have to be small.

@@ -4,7 +4,7 @@ use super::super::dense::exact::{self, Head};
 use super::super::dense::factor;
 use super::super::mask::Masking;
 use super::super::stats::AttentionStats;
-use super::control::{Control, Verdict};
+use super::control::{Control, Opening, Verdict};
 use super::estimate::{Estimates, Softmax};
 use super::front::Front;
 use super::policy::{
@@ -181,7 +181,8 @@ impl Block<'_> {
         front.know(self.isa, self.tree, &self.keys, &self.values, heavy.keys(), softmax.unit());
         let visible = self.visible_pairs();
         let measured = loop {
-            let (squares, opened) = self.check(&sampled, softmax, control.needle(), work);
+            let (squares, opened) = self.check(&sampled, softmax, control.opening(), work);
+            control.note_length(work.check_estimates.length());
             match control.judge(&squares[..sampled.checks().len()], self.tolerance) {
                 Verdict::Take => break Some((squares, opened)),
                 Verdict::Tighten => {}
@@ -207,7 +208,7 @@ impl Block<'_> {
         let together = (TOGETHER / self.n).max(1);
         for h in (0..self.group).step_by(together) {
             let heads = h..(h + together).min(self.group);
-            self.approximate(heads, &sampled, softmax, control.needle(), work, stats, watch);
+            self.approximate(heads, &sampled, softmax, control.opening(), work, stats, watch);
         }
         // Not before: the block is attended by the threshold that was measured.
         control.relax(self.tolerance);
@@ -303,7 +304,13 @@ impl Block<'_> {
 
     /// Attends the checking rows approximately: squares of what they err by and of what they should be, and the pairs that their
     /// opened cells hold.
-    fn check(&self, sampled: &Sampled, softmax: Softmax, needle: f32, work: &mut Work) -> ([[f32; 2]; CHECKING], u64) {
+    fn check(
+        &self,
+        sampled: &Sampled,
+        softmax: Softmax,
+        opening: Opening,
+        work: &mut Work,
+    ) -> ([[f32; 2]; CHECKING], u64) {
         let Work { checks: set, sampled: exact, room, front, check_estimates, ranges, row, .. } = work;
         let (checks, each) = (sampled.checks(), sampled.all().len());
         set.n = 0;
@@ -313,7 +320,7 @@ impl Block<'_> {
             set.load(self.isa, &q, checks.len(), |i| self.begin + checks[i], seen);
         }
         self.near(set, room, front, ranges);
-        let opened = check_estimates.add(self.isa, front, &self.keys, &self.values, softmax, needle, set);
+        let opened = check_estimates.add(self.isa, front, &self.keys, &self.values, softmax, opening, set);
         let mut squares = [[0.0; 2]; CHECKING];
         for r in 0..set.n {
             let (h, i) = (r / checks.len(), r % checks.len());
@@ -331,7 +338,7 @@ impl Block<'_> {
         heads: Range<usize>,
         sampled: &Sampled,
         softmax: Softmax,
-        needle: f32,
+        opening: Opening,
         work: &mut Work,
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
@@ -343,7 +350,7 @@ impl Block<'_> {
             set.load(self.isa, &self.q.head(self.batch, self.first + h), self.n, |i| self.begin + i, seen);
         }
         self.near(set, room, front, ranges);
-        let opened = estimates.add(self.isa, front, &self.keys, &self.values, softmax, needle, set);
+        let opened = estimates.add(self.isa, front, &self.keys, &self.values, softmax, opening, set);
         for (nth, h) in heads.clone().enumerate() {
             let rows = nth * self.n..(nth + 1) * self.n;
             let mut out = self.out.rows(self.batch, self.first + h, self.begin, self.n);

@@ -1,6 +1,7 @@
 //! Rows against entries: which cells a row opens, and estimates for the rest.
 
 use super::ablation::{Part, without};
+use super::control::Opening;
 use super::front::Front;
 use super::policy::SIGMA;
 use super::rows::RowSet;
@@ -45,6 +46,8 @@ pub(super) struct Estimates {
     opened: Buf<u64>,
     square: Buf<f32>,
     room: OpenRoom,
+    /// Mean length of the rows' outputs, roughly.
+    length: f32,
 }
 
 impl Estimates {
@@ -78,12 +81,18 @@ impl Estimates {
                 values: m.filled(values, 0.0),
                 rows: m.filled(list, 0),
             },
+            length: 0.0,
         };
         m.finish().map(|()| estimates)
     }
 
+    /// Mean length of the outputs of the rows of the last [`add`](Estimates::add), roughly.
+    pub(super) fn length(&self) -> f32 {
+        self.length
+    }
+
     /// Adds what all entries hold to rows that have attended to everything else: opened cells exactly, the others by their means.
-    /// Cells open where a key may weigh `needle` of a row's softmax sum. Returns the pairs scored exactly.
+    /// Cells open where a key may weigh what `opening` says. Returns the pairs scored exactly.
     pub(super) fn add(
         &mut self,
         isa: Isa,
@@ -91,13 +100,15 @@ impl Estimates {
         keys: &Rows<'_>,
         values: &Rows<'_>,
         softmax: Softmax,
-        needle: f32,
+        opening: Opening,
         set: &mut RowSet,
     ) -> u64 {
         let n = front.entries();
+        self.length = 0.0;
         for p in 0..set.n.div_ceil(PANEL) {
-            self.panel(isa, front, softmax, needle, set, p);
+            self.panel(isa, front, softmax, opening, set, p);
         }
+        self.length /= set.n.max(1) as f32;
         let opened = &self.opened[..n * set.n.div_ceil(PANEL)];
         isa.run(OpenCells {
             ids: front.ids(),
@@ -116,7 +127,7 @@ impl Estimates {
         })
     }
 
-    fn panel(&mut self, isa: Isa, front: &Front, softmax: Softmax, needle: f32, set: &mut RowSet, p: usize) {
+    fn panel(&mut self, isa: Isa, front: &Front, softmax: Softmax, opening: Opening, set: &mut RowSet, p: usize) {
         let (n, lanes, at) = (front.entries(), set.lanes(p), p * PANEL);
         let (mut spread, mut threshold, mut alpha) = ([0.0; PANEL], [f32::INFINITY; PANEL], [1.0; PANEL]);
         let q = &set.panels[p * set.dim_k * PANEL..][..set.dim_k * PANEL];
@@ -142,7 +153,9 @@ impl Estimates {
             before[lane] *= alpha[lane];
             let share = alpha[lane] / sum;
             let near = isa.norm2(&set.sums[(at + lane) * set.stride..][..set.dim_v]) * share * share;
-            let weight = front.weight_to_open(needle, near, 1.0 - before[lane] / sum);
+            let length = front.output_length(near, 1.0 - before[lane] / sum);
+            let weight = opening.weight(length);
+            self.length += length;
             threshold[lane] = max + libm::log2f(sum * weight) / softmax.factor;
         }
         let opened = &mut self.opened[p * n..][..n];

@@ -11,7 +11,7 @@ use super::engine::{Block, Scored, Watch};
 use super::estimate::Softmax;
 use super::front::Front;
 use super::memo::Memo;
-use super::policy::{CELL, CELLS, CHECK_EVERY, CUT, GATHERED, KNOWN, LIFE, PAYS, REST, SEGMENT, SIGMA};
+use super::policy::{CELL, CELLS, CHECK_EVERY, CUT, GATHERED, HEAVY, KNOWN, LIFE, PAYS, REST, SEGMENT, SIGMA};
 use super::tree::Tree;
 use crate::error::{Result, reserved};
 use crate::mem::{Buf, Maker, Memory, Plan, Rows};
@@ -428,10 +428,7 @@ impl Block<'_> {
             // What leaves the range, or is no number for that, is infinite.
             let spread = if square.abs() < f32::MAX { libm::sqrtf(square.max(0.0)) * scale } else { f32::INFINITY };
             spreads[r] = spread;
-            let share = alpha[r] / sum[r];
-            let near = isa.norm2(&sums[r * sizes.value_stride..][..front.dim_v()]) * share * share;
-            let weight = front.weight_to_open(of.needle, near, 1.0 - before[r] * share);
-            let threshold = max[r] + libm::log2f(sum[r] * weight) / of.softmax.factor;
+            let threshold = max[r] + libm::log2f(sum[r] * of.needle.min(HEAVY)) / of.softmax.factor;
             isa.run(MarkEntries {
                 scores,
                 radius: front.radius(),

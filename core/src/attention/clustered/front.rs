@@ -1,7 +1,7 @@
 //! What rows of a block meet in place of far keys: known keys, exactly, and entries, the cells less the known keys.
 
 use super::ablation::{Part, without};
-use super::policy::{CELL, CELLS, FIRST, HEAVY, KNOWN, LIGHTEST, SEGMENT};
+use super::policy::{CELL, CELLS, FIRST, KNOWN, SEGMENT};
 use super::tree::Tree;
 use crate::error::{Result, reserved};
 use crate::mem::{Buf, Maker, Memory, Plan, Rows};
@@ -34,8 +34,8 @@ pub(super) struct Front {
     known_keys: Buf<f32>,
     known_values: Buf<f32>,
     row: Buf<f32>,
-    /// Root mean square of the lengths of the mean values, and the length of their mean.
-    lengths: [f32; 2],
+    /// Squared length of the mean of all mean values.
+    common: f32,
 }
 
 impl Front {
@@ -88,7 +88,7 @@ impl Front {
             known_keys: m.filled(known * dim_k, 0.0),
             known_values: m.filled(known * dim_v, 0.0),
             row: m.filled(dim_k.max(dim_v), 0.0),
-            lengths: [0.0; 2],
+            common: 0.0,
         };
         m.finish().map(|()| front)
     }
@@ -189,7 +189,11 @@ impl Front {
                 self.describe(isa, keys, values, entry);
             }
         }
-        self.measure_values(isa);
+        let mean = &mut self.row[..self.dim_v];
+        mean.fill(0.0);
+        let share = 1.0 / self.counts.len().max(1) as f32;
+        self.values[..cross].chunks_exact(self.stride).for_each(|value| isa.axpy(share, &value[..self.dim_v], mean));
+        self.common = isa.norm2(mean);
         let trace: f32 = (0..dim_k).map(|i| self.covariance[i * dim_k + i]).sum();
         for e in 0..self.entries() {
             self.radius[e] = if trace > 0.0 { ratio(self.square[e], trace) } else { 0.0 };
@@ -198,27 +202,10 @@ impl Front {
         }
     }
 
-    fn measure_values(&mut self, isa: Isa) {
-        let (n, dim_v) = (self.entries(), self.dim_v);
-        let mean = &mut self.row[..dim_v];
-        mean.fill(0.0);
-        let mut square = 0.0;
-        for value in self.values.chunks_exact(self.stride).take(n) {
-            square += isa.norm2(&value[..dim_v]) / n as f32;
-            isa.axpy(1.0 / n as f32, &value[..dim_v], mean);
-        }
-        self.lengths = [libm::sqrtf(square), libm::sqrtf(isa.norm2(mean))];
-    }
-
-    /// Weight of a key that a row opens cells for, at most [`HEAVY`]: it adds `needle` mean lengths of values to the output, in
-    /// lengths of the output. Of that near keys make up so much, squared, and the entries, of which the row's cells hold the share `far`
-    /// of the weight, about their mean.
-    pub(super) fn weight_to_open(&self, needle: f32, near: f32, far: f32) -> f32 {
-        let [length, mean] = self.lengths;
-        let output = libm::sqrtf(near + far * far * mean * mean);
-        let weight = if without(Part::OutputLength) { needle } else { needle * output / length };
-        // Not where lengths leave the range of f32, or values are zero.
-        if weight.is_finite() { weight.clamp(LIGHTEST, HEAVY) } else { HEAVY }
+    /// About how long a row's output is: near keys make up so much of it, squared, and entries, which hold the share `far` of the weight,
+    /// as much as values have in common.
+    pub(super) fn output_length(&self, near: f32, far: f32) -> f32 {
+        libm::sqrtf(near + far * far * self.common)
     }
 
     /// Makes one more key known, if it is in an entry and there is room; returns whether it is now.
@@ -274,11 +261,6 @@ impl Front {
             square += isa.sq_dist(row, to_key);
         }
         self.square[entry] = if count > 0 { square / count as f32 } else { 0.0 };
-    }
-
-    /// Elements of a value.
-    pub(super) fn dim_v(&self) -> usize {
-        self.dim_v
     }
 
     pub(super) fn mean_keys(&self) -> Rows<'_> {

@@ -55,8 +55,8 @@ pub(super) const FIRST: usize = 16;
 /// Deviations of a logit up to which a cell's heaviest key is looked for.
 pub(super) const SIGMA: f32 = 3.0;
 
-/// The loosest of the thresholds: what a hidden key may add to a row's output, in mean lengths of values. The next are each smaller by
-/// a square root of 2, the tightest is 0.001.
+/// The loosest of the thresholds: weight of a key, in a row whose output is as long as usual, that cells are opened for. The next are each
+/// smaller by a square root of 2, the tightest is 0.001.
 pub(super) const LOOSEST: f32 = 0.1;
 
 /// How many there are.
