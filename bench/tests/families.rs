@@ -62,19 +62,27 @@ fn hold_exact(name: &str, heads: &Heads, out: &[f32]) {
     }
 }
 
-/// Heads of which loose thresholds err in most rows and tight ones in none: none may be used that was not measured.
+/// Heads whose easy rows bear loose thresholds, under which the hard ones between them err by all: none may be used that was not measured.
 #[test]
 fn blocks_are_attended_by_the_threshold_that_was_measured() {
-    let pairs = FAMILIES.iter().find(|family| family.name == "needle pairs").expect("a family of that name");
-    let heads = pairs.heads(Shape { rows: 4096, dim: 128, heads_q: 8, heads_kv: 1 }, 4);
-    let (want, ..) = heads.attend(Mode::Exact, 0.0).expect("finite heads");
-    let (have, _, stats) = heads.attend(Mode::Auto, 0.0).expect("finite heads");
-    let errors = heads.errors(&have, &want, 1024);
-    let n = errors.len() as f64;
-    let mean = errors.iter().sum::<f64>() / n;
-    let beyond = errors.iter().filter(|&&e| e.is_nan() || e > 3.0 * TOLERANCE).count() as f64 / n;
-    assert!(stats.mode == Mode::Accelerated && stats.pairs < stats.pairs_dense / 2, "{stats:?}");
-    assert!(mean <= TOLERANCE && beyond <= 0.02, "mean {mean:.4}, {:.2} % of the rows beyond", 100.0 * beyond);
+    for (name, rows, dim) in [("late needles", 8192, 64), ("needle pairs", 4096, 128)] {
+        let family = FAMILIES.iter().find(|family| family.name == name).expect("a family of that name");
+        let heads = family.heads(Shape { rows, dim, heads_q: 8, heads_kv: 1 }, 4);
+        let (want, ..) = heads.attend(Mode::Exact, 0.0).expect("finite heads");
+        let (have, _, stats) = heads.attend(Mode::Auto, 0.0).expect("finite heads");
+        let errors = heads.errors(&have, &want, 1024);
+        let n = errors.len() as f64;
+        let mean = errors.iter().sum::<f64>() / n;
+        let beyond = errors.iter().filter(|&&e| e.is_nan() || e > 3.0 * TOLERANCE).count() as f64 / n;
+        assert!(stats.mode == Mode::Accelerated, "{stats:?}");
+        // Of pairs of needles more rows find none at a threshold that would open fewer cells.
+        assert!(name == "needle pairs" || stats.pairs < stats.pairs_dense / 2, "{stats:?}");
+        assert!(
+            mean <= TOLERANCE && beyond <= 0.02,
+            "{name}: mean {mean:.4}, {:.2} % of the rows beyond",
+            100.0 * beyond
+        );
+    }
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub(super) const HEAVY: f32 = 0.012;
 pub(super) const LIGHTEST: f32 = 1e-6;
 
 /// Share of the tolerance that the root mean square of the errors measured on sampled rows is to keep: they are few.
-pub(super) const KEEP: f32 = 0.9;
+pub(super) const KEEP: f32 = 0.8;
 
 /// Times the tolerance that no sampled row may err by. Without, one row in a hundred errs by a quarter.
 pub(super) const WORST: f32 = 2.0;
