@@ -41,7 +41,6 @@ fn hold(shape: Shape, seed: u64) {
 }
 
 #[test]
-#[ignore = "not reached yet: bench/notes/2026-11-25-covariance.md says by how much"]
 fn a_sink_and_words_that_come_again() {
     hold(Shape { rows: 8192, dim: 64, heads_q: 4, heads_kv: 2 }, 1);
 }
@@ -52,7 +51,6 @@ fn a_sink_and_words_in_long_keys() {
 }
 
 #[test]
-#[ignore = "not reached yet: bench/notes/2026-11-25-covariance.md says by how much"]
 fn a_sink_of_one_head() {
     hold(Shape { rows: 8192, dim: 64, heads_q: 1, heads_kv: 1 }, 3);
 }
