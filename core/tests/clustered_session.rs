@@ -751,3 +751,21 @@ fn decoding_stops_asking_cells_that_do_not_serve_and_goes_on_asking_those_that_d
         assert_eq!(have, want);
     }
 }
+
+/// Rows of a prompt know keys of their own, steps only those that are kept: the first step after a prompt is measured, whatever the prompt's
+/// rows have borne.
+#[test]
+fn the_first_step_after_a_prompt_is_measured() {
+    let (from, batch) = (8 * SEGMENT, 2 * SEGMENT);
+    let tokens = Tokens::new(2, [32, 32], from + batch + 1, 67);
+    let o = SessionOptions { dense_below: 1024, ..options(&tokens, 2, Mode::Accelerated) };
+    let mut session = Session::new_in(&o, &memory(0)).unwrap();
+    tokens.append(&mut session, 0, from + batch);
+    session.commit().unwrap();
+    let (_, prompt) = attend_all(&session, batch, None, 1);
+    assert!(prompt.measured.rows() > 0 && prompt.pairs < prompt.pairs_dense, "{prompt:?}");
+    tokens.append(&mut session, from + batch, from + batch + 1);
+    session.commit().unwrap();
+    let (_, step) = attend_all(&session, 1, None, 1);
+    assert_eq!(step.measured.rows(), 2, "a row of every KV head: {step:?}");
+}

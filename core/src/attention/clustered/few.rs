@@ -11,7 +11,9 @@ use super::engine::{Block, Scored, Watch};
 use super::estimate::Softmax;
 use super::front::Front;
 use super::memo::Memo;
-use super::policy::{CELL, CELLS, CHECK_EVERY, CUT, GATHERED, HEAVY, KNOWN, LIFE, PAYS, REST, SEGMENT, SIGMA};
+use super::policy::{
+    CELL, CELLS, CHECK_EVERY, CHECK_SOON, CUT, GATHERED, HEAVY, KNOWN, LIFE, PAYS, REST, SEGMENT, SIGMA,
+};
 use super::tree::Tree;
 use crate::error::{Result, reserved};
 use crate::mem::{Buf, Maker, Memory, Plan, Rows};
@@ -34,6 +36,8 @@ pub(crate) struct Clusters {
     measured: bool,
     /// Tokens for which few rows are attended exactly.
     rest: usize,
+    /// Tokens since many rows were attended: what these have found is of rows with known keys of their own.
+    since: usize,
     /// Segments that the entries are of.
     shown: usize,
     /// Whether they are of all of them: no segment is without cells.
@@ -58,6 +62,7 @@ impl Clusters {
             control: Control::default(),
             measured: false,
             rest: 0,
+            since: 0,
             shown: 0,
             covers: true,
         })
@@ -77,6 +82,7 @@ impl Clusters {
     pub(crate) fn publish(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, tokens: usize, unit: f32) {
         self.tree.publish();
         self.rest = self.rest.saturating_sub(tokens);
+        self.since = if self.memo.take_prompt() { 0 } else { self.since + tokens };
         if let Some((control, failed)) = self.memo.take_control() {
             self.control = control;
             self.measured = !failed;
@@ -157,6 +163,7 @@ impl Clusters {
         self.control = Control::default();
         self.measured = false;
         self.rest = 0;
+        self.since = 0;
         self.shown = 0;
     }
 
@@ -176,6 +183,7 @@ impl Clusters {
             self.memo.control(control, false);
         }
         heavy.for_each(|key| self.memo.heavy(key, CUT));
+        self.memo.prompt();
     }
 }
 
@@ -270,8 +278,9 @@ impl Block<'_> {
         }
         let (factor, plain) = factor(&self.head(0), false);
         let softmax = Softmax { factor, logits: (!plain).then_some((self.scale, self.softcap)) };
-        // A row in so many is attended exactly, too, and all until something was measured.
-        let check = !clusters.measured || (self.keys.rows() + self.first * 37) % CHECK_EVERY < self.n;
+        // A row in so many is attended exactly, too, after a prompt sooner, and all until something was measured.
+        let soon = CHECK_SOON.contains(&clusters.since);
+        let check = !clusters.measured || soon || (self.keys.rows() + self.first * 37) % CHECK_EVERY < self.n;
         let (visible, queries) = (self.visible_pairs(), (self.n * self.group) as u64);
         let (far, known) = ((clusters.shown * SEGMENT) as u64, clusters.front.known.len() as u64);
         let most = (MOST / self.n).max(1);

@@ -37,6 +37,8 @@ pub(super) struct Memo {
     level: Largest,
     /// Mean squared relative error at that level.
     error: Largest,
+    /// 1 after many rows were attended.
+    prompt: Largest,
 }
 
 impl Default for Memo {
@@ -45,6 +47,7 @@ impl Default for Memo {
             heavy: core::array::from_fn(|_| Largest::default()),
             level: Largest::default(),
             error: Largest::default(),
+            prompt: Largest::default(),
         }
     }
 }
@@ -63,6 +66,16 @@ impl Memo {
     pub(super) fn control(&self, control: &Control, failed: bool) {
         self.level.note(if failed { LEVELS as u32 + 1 } else { control.level() as u32 + 1 });
         self.error.note(control.error().to_bits());
+    }
+
+    /// Notes that many rows were attended.
+    pub(super) fn prompt(&self) {
+        self.prompt.note(1);
+    }
+
+    /// Whether many rows were attended since the last time.
+    pub(super) fn take_prompt(&mut self) -> bool {
+        self.prompt.take() != 0
     }
 
     /// Heavy keys noted since the last time.

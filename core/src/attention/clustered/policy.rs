@@ -99,6 +99,10 @@ pub(super) const LIFE: usize = 512;
 /// Tokens after which a session's few rows are attended exactly, too, to measure their error.
 pub(super) const CHECK_EVERY: usize = 128;
 
+/// Tokens after a prompt at which a session's few rows are attended exactly, too: they know fewer keys than the rows of the prompt. On SmolLM2 a
+/// layer at 32,768 tokens errs by 1.7 in place of 7.6 %, one at 8,192 by 1.1 in place of 4.7 %.
+pub(super) const CHECK_SOON: [usize; 3] = [0, 4, 24];
+
 /// Heavy keys that a session's few rows find between two appends: of those that share a place the heaviest is kept.
 pub(super) const PLACES: usize = 512;
 
