@@ -12,7 +12,7 @@ use super::estimate::Softmax;
 use super::front::Front;
 use super::memo::Memo;
 use super::policy::{
-    CELL, CELLS, CHECK_EVERY, CHECK_SOON, CUT, GATHERED, HEAVY, KNOWN, LIFE, PAYS, REST, SEGMENT, SIGMA,
+    CELL, CELLS, CHECK_EVERY, CHECK_SOON, CUT, FAILURES, GATHERED, HEAVY, KNOWN, LIFE, PAYS, REST, SEGMENT, SIGMA,
 };
 use super::tree::Tree;
 use crate::error::{Result, reserved};
@@ -34,6 +34,8 @@ pub(crate) struct Clusters {
     control: Control,
     /// Whether rows have borne this threshold.
     measured: bool,
+    /// Times in a row that no threshold has kept the tolerance: a row attended exactly makes keys known, with which the next may do.
+    failures: usize,
     /// Tokens for which few rows are attended exactly.
     rest: usize,
     /// Tokens since many rows were attended: what these have found is of rows with known keys of their own.
@@ -61,6 +63,7 @@ impl Clusters {
             memo: Memo::default(),
             control: Control::default(),
             measured: false,
+            failures: 0,
             rest: 0,
             since: 0,
             shown: 0,
@@ -86,8 +89,9 @@ impl Clusters {
         if let Some((control, failed)) = self.memo.take_control() {
             self.control = control;
             self.measured = !failed;
-            if failed {
-                self.rest = REST;
+            self.failures = if failed { self.failures + 1 } else { 0 };
+            if self.failures == FAILURES {
+                (self.rest, self.failures) = (REST, 0);
             }
         }
         let len = keys.rows() as u32;
@@ -162,6 +166,7 @@ impl Clusters {
         self.memo = Memo::default();
         self.control = Control::default();
         self.measured = false;
+        self.failures = 0;
         self.rest = 0;
         self.since = 0;
         self.shown = 0;

@@ -109,7 +109,11 @@ pub(super) const PLACES: usize = 512;
 /// Keys of opened cells that are gathered at once for few rows.
 pub(super) const GATHERED: usize = 512;
 
-/// Tokens for which a session's few rows are attended exactly after no threshold kept the tolerance.
+/// Times in a row that no threshold keeps the tolerance of a session's few rows before they are attended exactly for a while. At the first
+/// failure two layers of SmolLM2 at 32,768 tokens would decode 1.2 times as fast as exact attention.
+pub(super) const FAILURES: usize = 3;
+
+/// Tokens for which they are attended exactly then.
 pub(super) const REST: usize = 256;
 
 /// Times the median length of a segment's keys or values from which on a key stays out of the cells: its cell's mean would speak for
