@@ -24,6 +24,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import zlib
 
 HERE = pathlib.Path(__file__).resolve().parent
 TARGET = HERE.parent.parent / os.environ.get("CARGO_TARGET_DIR", "target")
@@ -33,34 +34,37 @@ KINDS = ["single", "keys", "values", "variables", "words"]
 
 
 class Prose(html.parser.HTMLParser):
-    """Paragraphs and lists of a page."""
+    """Paragraphs and lists of a page's main part: menus and help are the same on every page."""
 
     def __init__(self):
         super().__init__()
-        self.depth, self.parts = 0, []
+        self.main, self.depth, self.parts = 0, 0, []
 
     def handle_starttag(self, tag, attrs):
+        self.main += tag == "main"
         self.depth += tag in ("p", "li")
 
     def handle_endtag(self, tag):
+        self.main -= tag == "main"
         if tag in ("p", "li"):
             self.depth = max(0, self.depth - 1)
             self.parts.append("\n")
 
     def handle_data(self, data):
-        if self.depth:
+        if self.main > 0 and self.depth:
             self.parts.append(re.sub(r"\s+", " ", data))
 
 
-def prose(folder):
-    out = []
-    for page in sorted(folder.rglob("*.html")):
+def prose(folder, pages="*.html"):
+    """Pages in order, no line twice."""
+    lines = {}
+    for page in sorted(folder.glob(pages)):
         if page.name in ("print.html", "toc.html", "404.html"):
             continue
         parser = Prose()
         parser.feed(page.read_text(encoding="utf-8", errors="replace"))
-        out.append(re.sub(r"\n\s*", "\n", "".join(parser.parts)))
-    return "\n".join(out)
+        lines.update(dict.fromkeys(line.strip() for line in "".join(parser.parts).split("\n") if len(line.strip()) >= 30))
+    return "\n".join(lines)
 
 
 def code(files):
@@ -74,7 +78,7 @@ def texts(most=4):
     library = pathlib.Path(sysconfig.get_paths()["stdlib"])
     source = next(iter(sorted(CACHE.glob("llama.cpp-*"))), CACHE)
     makers = {
-        "prose, the Rust book": lambda: prose(books / "book"),
+        "prose, the Rust book": lambda: prose(books / "book", "ch*.html"),
         "prose, the Rust reference": lambda: prose(books / "reference"),
         "code, Python's library": lambda: code(sorted(library.glob("*.py"))[:40]),
         "code, llama.cpp": lambda: code(sorted((source / "src").glob("llama-*.cpp"))),
@@ -83,10 +87,14 @@ def texts(most=4):
     for name, make in makers.items():
         if len(made) < most:
             text = make()
-            if len(text) >= 100_000:
-                made[name] = text[:400_000]
-            else:
+            text = text[:400_000]
+            small = len(zlib.compress(text.encode()))
+            if len(text) < 100_000:
                 print(f"left out: {name}: {len(text)} characters on this machine", file=sys.stderr)
+            elif small < len(text) / 7: # a model only has to copy it
+                print(f"left out: {name}: repeats itself", file=sys.stderr)
+            else:
+                made[name] = text
     return made
 
 
@@ -198,7 +206,8 @@ def run(model, results, modes, lengths=(), needle_lengths=(), kinds=KINDS, count
     for tokens, yarn in lengths:
         for title, text in all_texts.items():
             about = {**program.about, "kind": "perplexity", "text": title, "tokens": tokens, "yarn": yarn}
-            results.make(f"{name} perplexity {title} {tokens} {yarn} {modes}", about,
+            mark = hashlib.sha256(text.encode()).hexdigest()[:8]
+            results.make(f"{name} perplexity {title} {mark} {tokens} {yarn} {modes}", about,
                          lambda: program.run("perplexity", text, modes, tokens, yarn=yarn))
     filler = sentences(next(iter(all_texts.values())))
     for tokens in needle_lengths:
