@@ -115,5 +115,5 @@ cat <<END
 Built for ggml $ggml. Run:
   export GGML_BACKEND_PATH=$out/libggml-iceformer.so
   $run
-One line must appear at the start: "iceformer 0.1.0: ..., for ggml $ggml; needs flash attention on ...".
+One line must appear at the start: "iceformer ...; for ggml $ggml; needs flash attention on ...".
 END

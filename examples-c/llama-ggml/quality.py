@@ -3,8 +3,9 @@
 
     quality.py short MODEL          a minute: one text, short contexts; the form of check.sh
     quality.py long  MODEL          hours: four texts, 4,096 and 8,192 tokens, 16,384 with YaRN, 50 prompts a kind and length;
-                                    --only perplexity, needles or greedy; --count prompts; --longest tokens
+                                    --only perplexity, needles or greedy; --count prompts; --longest tokens; --text words of a title
     quality.py table                Markdown of what is there
+    quality.py texts FOLDER         writes the texts, for measure.sh and iceformer-probe
 
 After check.sh, which fetches llama.cpp and builds the programs. What is done is kept in a file, one line of JSON a result (--results,
 by default target/llama-ggml/quality.jsonl), and not done again; a broken run goes on where it was. `short` ends with 1 where
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import zlib
 
 HERE = pathlib.Path(__file__).resolve().parent
 TARGET = HERE.parent.parent / os.environ.get("CARGO_TARGET_DIR", "target")
@@ -33,34 +35,37 @@ KINDS = ["single", "keys", "values", "variables", "words"]
 
 
 class Prose(html.parser.HTMLParser):
-    """Paragraphs and lists of a page."""
+    """Paragraphs and lists of a page's main part: menus and help are the same on every page."""
 
     def __init__(self):
         super().__init__()
-        self.depth, self.parts = 0, []
+        self.main, self.depth, self.parts = 0, 0, []
 
     def handle_starttag(self, tag, attrs):
+        self.main += tag == "main"
         self.depth += tag in ("p", "li")
 
     def handle_endtag(self, tag):
+        self.main -= tag == "main"
         if tag in ("p", "li"):
             self.depth = max(0, self.depth - 1)
             self.parts.append("\n")
 
     def handle_data(self, data):
-        if self.depth:
+        if self.main > 0 and self.depth:
             self.parts.append(re.sub(r"\s+", " ", data))
 
 
-def prose(folder):
-    out = []
-    for page in sorted(folder.rglob("*.html")):
+def prose(folder, pages="*.html"):
+    """Pages in order, no line twice."""
+    lines = {}
+    for page in sorted(folder.glob(pages)):
         if page.name in ("print.html", "toc.html", "404.html"):
             continue
         parser = Prose()
         parser.feed(page.read_text(encoding="utf-8", errors="replace"))
-        out.append(re.sub(r"\n\s*", "\n", "".join(parser.parts)))
-    return "\n".join(out)
+        lines.update(dict.fromkeys(line.strip() for line in "".join(parser.parts).split("\n") if len(line.strip()) >= 30))
+    return "\n".join(lines)
 
 
 def code(files):
@@ -74,7 +79,7 @@ def texts(most=4):
     library = pathlib.Path(sysconfig.get_paths()["stdlib"])
     source = next(iter(sorted(CACHE.glob("llama.cpp-*"))), CACHE)
     makers = {
-        "prose, the Rust book": lambda: prose(books / "book"),
+        "prose, the Rust book": lambda: prose(books / "book", "ch*.html"),
         "prose, the Rust reference": lambda: prose(books / "reference"),
         "code, Python's library": lambda: code(sorted(library.glob("*.py"))[:40]),
         "code, llama.cpp": lambda: code(sorted((source / "src").glob("llama-*.cpp"))),
@@ -83,10 +88,14 @@ def texts(most=4):
     for name, make in makers.items():
         if len(made) < most:
             text = make()
-            if len(text) >= 100_000:
-                made[name] = text[:400_000]
-            else:
+            text = text[:400_000]
+            small = len(zlib.compress(text.encode()))
+            if len(text) < 100_000:
                 print(f"left out: {name}: {len(text)} characters on this machine", file=sys.stderr)
+            elif small < len(text) / 7: # a model only has to copy it
+                print(f"left out: {name}: repeats itself", file=sys.stderr)
+            else:
+                made[name] = text
     return made
 
 
@@ -187,7 +196,7 @@ class Program:
         return [json.loads(line) for line in out.stdout.splitlines()]
 
 
-def run(model, results, modes, lengths=(), needle_lengths=(), kinds=KINDS, count=50, greedy=(), most_texts=4):
+def run(model, results, modes, lengths=(), needle_lengths=(), kinds=KINDS, count=50, greedy=(), most_texts=4, title_has=""):
     """lengths: (tokens, YaRN or None); greedy: (tokens, prompts, tokens to write)."""
     program = Program(model)
     name = "/".join(program.about.values())
@@ -197,8 +206,11 @@ def run(model, results, modes, lengths=(), needle_lengths=(), kinds=KINDS, count
     # What is short comes first.
     for tokens, yarn in lengths:
         for title, text in all_texts.items():
+            if title_has not in title:
+                continue
             about = {**program.about, "kind": "perplexity", "text": title, "tokens": tokens, "yarn": yarn}
-            results.make(f"{name} perplexity {title} {tokens} {yarn} {modes}", about,
+            mark = hashlib.sha256(text.encode()).hexdigest()[:8]
+            results.make(f"{name} perplexity {title} {mark} {tokens} {yarn} {modes}", about,
                          lambda: program.run("perplexity", text, modes, tokens, yarn=yarn))
     filler = sentences(next(iter(all_texts.values())))
     for tokens in needle_lengths:
@@ -245,14 +257,25 @@ def table(all_results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("form", choices=["short", "long", "table"])
-    parser.add_argument("model", nargs="?")
+    parser.add_argument("form", choices=["short", "long", "table", "texts"])
+    parser.add_argument("model", nargs="?", metavar="MODEL or FOLDER")
     parser.add_argument("--results", default=CACHE / "quality.jsonl")
     parser.add_argument("--only", choices=["perplexity", "needles", "greedy"])
     parser.add_argument("--count", type=int, default=50, help="prompts of a kind and length")
     parser.add_argument("--longest", type=int, default=16384, help="tokens")
+    parser.add_argument("--text", default="", help="perplexity of texts with this in their title")
     options = parser.parse_args()
     results = Results(options.results)
+    if options.form == "texts":
+        if not options.model:
+            parser.error("a folder is wanted")
+        folder = pathlib.Path(options.model)
+        folder.mkdir(parents=True, exist_ok=True)
+        for title, text in texts().items():
+            file = folder / (re.sub(r"[^a-z0-9]+", "-", title.lower()) + ".txt")
+            file.write_text(text, encoding="utf-8")
+            print(file)
+        return
     if options.form == "table":
         table(results.done.values())
         return
@@ -265,7 +288,8 @@ def main():
         fits = lambda tokens: tokens <= options.longest
         lengths = [(n, y) for n, y in asked("perplexity", [(4096, None), (8192, None), (16384, 2)]) if fits(n)]
         needle_lengths = [n for n in asked("needles", [2048, 4096, 8192]) if fits(n)]
-        mine = run(options.model, results, MODES, lengths, needle_lengths, KINDS, options.count, asked("greedy", [(6144, 10, 128)]))
+        mine = run(options.model, results, MODES, lengths, needle_lengths, KINDS, options.count, asked("greedy", [(6144, 10, 128)]),
+                   title_has=options.text)
     table(mine)
     for one in (o for o in mine if o["kind"] == "perplexity" and options.form == "short"):
         host, exact, fast = one["results"]

@@ -53,7 +53,7 @@ pub fn markdown(about: &About, outcomes: &[Outcome], quality: &[Quality], charts
     ));
     line("## What to set\n".into());
     let chosen = choose(outcomes, quality);
-    line(advice(outcomes, quality, chosen, prompt));
+    line(advice(outcomes, quality, chosen, [prompt, steps]));
     line("\n## Tolerances\n".into());
     line("Errors are relative, of a row with all heads side by side, in mean over the layers. Measured: what the library says of rows \
           that it sampled. True: of every row that sees 2,048 tokens or more, against exact attention.\n".into());
@@ -76,7 +76,7 @@ pub fn markdown(about: &About, outcomes: &[Outcome], quality: &[Quality], charts
     out
 }
 
-fn advice(outcomes: &[Outcome], quality: &[Quality], chosen: Option<usize>, prompt: usize) -> String {
+fn advice(outcomes: &[Outcome], quality: &[Quality], chosen: Option<usize>, [prompt, steps]: [usize; 2]) -> String {
     let Some(i) = chosen else {
         let why = if outcomes.iter().all(|o| layers(o).is_empty()) {
             format!("No layer is {GAIN} times faster at this length.")
@@ -106,6 +106,12 @@ fn advice(outcomes: &[Outcome], quality: &[Quality], chosen: Option<usize>, prom
         times(mixed)
     )
     .ok();
+    if steps > 0 {
+        let all = sum(o.layers.iter().map(|l| l.steps));
+        let own = sum(gain.iter().map(|&l| o.layers[l].steps));
+        let [exact, mixed] = [all[0], own[1] + all[0] - own[0]].map(|s| 1e3 * s / steps as f64);
+        write!(out, " That of a single token after it takes {mixed:.1} ms instead of {exact:.1} ms.").ok();
+    }
     if let Some(q) = quality.get(i) {
         write!(out, " Perplexity: {:+.2} %.", 100.0 * q.rise()).ok();
     }
