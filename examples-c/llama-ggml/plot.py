@@ -22,6 +22,10 @@ def read(path):
     return out
 
 
+def number(x):
+    return f"{x:.0f}" if x >= 100 else f"{x:.3g}"
+
+
 def panel(data, which, left, title):
     width, height, top = 300, 240, 50
     points = [row[which] for rows in data.values() for row in rows]
@@ -37,7 +41,7 @@ def panel(data, which, left, title):
         parts.append(f'<polyline points="{at}" fill="none" stroke="{COLOURS[mode]}" stroke-width="2"/>')
         for r in rows:
             parts.append(f'<circle cx="{x(r[0]):.1f}" cy="{y(r[which]):.1f}" r="3" fill="{COLOURS[mode]}"/>')
-            parts.append(f'<text x="{x(r[0]):.1f}" y="{y(r[which]) - 7:.1f}" text-anchor="middle" fill="{COLOURS[mode]}">{r[which]:.3g}</text>')
+            parts.append(f'<text x="{x(r[0]):.1f}" y="{y(r[which]) - 7:.1f}" text-anchor="middle" fill="{COLOURS[mode]}">{number(r[which])}</text>')
     return parts
 
 
