@@ -7,8 +7,6 @@
 pub enum Part {
     /// Keys that are heavy in sampled rows are known.
     KnownKeys,
-    /// The first keys of a sequence are known.
-    FirstKeys,
     /// Keys or values much longer than the others of their segment stay out of the cells.
     Outliers,
     /// Bidirectional heads: cells hold similar keys of the whole sequence, not of a segment.
@@ -34,9 +32,8 @@ pub enum Part {
 #[cfg(feature = "ablation")]
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 12] = [
+    pub const ALL: [Part; 11] = [
         Part::KnownKeys,
-        Part::FirstKeys,
         Part::Outliers,
         Part::Order,
         Part::Spread,

@@ -1,7 +1,6 @@
 //! What rows of a block meet in place of far keys: known keys, exactly, and entries, the cells less the known keys.
 
-use super::ablation::{Part, without};
-use super::policy::{CELL, CELLS, FIRST, KNOWN, SEGMENT};
+use super::policy::{CELL, CELLS, KNOWN, SEGMENT};
 use super::tree::Tree;
 use crate::error::{Result, reserved};
 use crate::mem::{Buf, Maker, Memory, Plan, Rows};
@@ -132,7 +131,7 @@ impl Front {
         Some(*first as usize * CELL + place % SEGMENT)
     }
 
-    /// Makes the first keys and those of `heavy`, rows in any order, known: entries stand for the others. Heavy keys beyond what
+    /// Makes keys `heavy`, rows in any order, known: entries stand for the others. Heavy keys beyond what
     /// there is room for are left out, later ones first.
     pub(super) fn know(
         &mut self,
@@ -150,8 +149,7 @@ impl Front {
             }
         }
         let apart = self.known.len();
-        let first = if without(Part::FirstKeys) { 0 } else { FIRST as u32 };
-        for row in (0..first).chain(heavy) {
+        for row in heavy {
             let Some(place) = self.place(tree, row as usize) else { continue };
             let (entry, bit) = (place / CELL, 1 << (place % CELL));
             if self.known_of[entry] & bit == 0 && self.known.len() < self.known.capacity() {

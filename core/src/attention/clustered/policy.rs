@@ -49,9 +49,6 @@ pub(super) const NOTED: usize = 8192;
 /// Known keys of a block at most.
 pub(super) const KNOWN: usize = 1024;
 
-/// The first keys of a sequence are known: attention sinks.
-pub(super) const FIRST: usize = 16;
-
 /// Deviations of a logit up to which a cell's heaviest key is looked for.
 pub(super) const SIGMA: f32 = 3.0;
 
