@@ -5,7 +5,7 @@ use iceformer_core::math::hash;
 use iceformer_fuzz::tally::{self, KINDS};
 
 /// Programs of each target, unless `ICE_PROGRAMS` says how many.
-const PROGRAMS: u64 = 300;
+const PROGRAMS: u64 = 900;
 
 #[test]
 fn programs_open_cells_and_leave_some_closed() {
