@@ -63,7 +63,8 @@ pub(super) const LEVELS: usize = 14;
 /// of SmolLM2.
 pub(super) const START: usize = 5;
 
-/// Weight of a key that cells are opened for, whatever it adds to the output: heavier ones are not to be missed.
+/// Weight of a key that cells are opened for, whatever it adds to the output: heavier ones are not to be missed. With thresholds up to 0.03
+/// ice-tiny missed 46 of 1,258 heavy keys in place of 28, at 12.3 in place of 13.4 % of its pairs; SmolLM2 opens as many cells either way.
 pub(super) const HEAVY: f32 = 0.012;
 
 /// Weight of a key below which no cell is opened for it: sums of f32 would not show it.
@@ -72,7 +73,8 @@ pub(super) const LIGHTEST: f32 = 1e-6;
 /// Share of the tolerance that the root mean square of the errors measured on sampled rows is to keep: they are few.
 pub(super) const KEEP: f32 = 0.8;
 
-/// Times the tolerance that no sampled row may err by. Without, one row in a hundred errs by a quarter.
+/// Times the tolerance that no sampled row may err by. Without, p99 of nine layers of SmolLM2 is 29 in place of 7 %, at the same pairs; ice-tiny
+/// and the encoder stay as they are.
 pub(super) const WORST: f32 = 2.0;
 
 /// Share of what is to be kept below which thresholds become looser: a step is a factor of about 1.2 in the error.
