@@ -241,7 +241,7 @@ typedef struct {
     const uint8_t *keys;
     /// KEYS, CAUSAL_KEYS: elements of `keys`.
     size_t keys_len;
-    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Accelerated and auto mode attend exactly then.
+    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf.
     ice_tensor bias;
     /// ADDITIVE: heads of `bias`: 0 or 1 = shared by all query heads.
     uint32_t bias_heads;
@@ -550,7 +550,7 @@ typedef struct {
 /// Key j is padding where keys[j] is 0.
 #define ICE_MASK_KEYS 3
 
-/// A bias is added to every logit; -inf excludes. Accelerated and auto mode attend exactly then.
+/// A bias is added to every logit; -inf excludes.
 #define ICE_MASK_ADDITIVE 4
 
 /// ICE_MASK_CAUSAL and ICE_MASK_KEYS together: batches of prompts that are padded on the left. Positions and sinks count

@@ -57,7 +57,7 @@ fn heads_with_sinks_keep_the_tolerance() {
     assert!(sink(&layers[1]) > 0.2, "layer 20 has a sink: {:.3}", sink(&layers[1]));
     for layer in &layers {
         for mode in [Mode::Auto, Mode::Accelerated] {
-            let settings = Settings { tolerance: TOLERANCE, mode, samples: SAMPLES, rounds: 1 };
+            let settings = Settings { tolerance: TOLERANCE, mode, samples: SAMPLES, rounds: 1, bias: None };
             hold(&format!("layer {}, {mode:?}", layer.number), &measure(layer, &settings));
         }
     }

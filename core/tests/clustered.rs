@@ -3,11 +3,12 @@
 
 mod common;
 
+use common::heads::{Heads, distance, mode, near, noise};
 use common::memory;
 use half::{bf16, f16};
 use iceformer_core::attention::{
-    AttentionOptions, AttentionStats, Mask, Masking, Mode, Problem, Reason, attention, attention_watched,
-    clustered::Scored, required, sparsity,
+    AttentionOptions, Mask, Masking, Mode, Problem, Reason, attention, attention_watched, clustered::Scored, required,
+    sparsity,
 };
 use iceformer_core::math::hash;
 use iceformer_core::mem::{Dtype, Memory, Tensor, TensorMut};
@@ -16,92 +17,6 @@ use std::ptr::NonNull;
 
 /// Keys of a segment, as the library has it.
 const SEGMENT: usize = 256;
-
-fn noise(n: usize, seed: u64, scale: f32) -> Vec<f32> {
-    // Two uniform numbers: near enough to a bell.
-    let uniform = |i: u64| (hash(seed, i) >> 40) as f32 / (1 << 24) as f32 - 0.5;
-    (0..n as u64).map(|i| (uniform(2 * i) + uniform(2 * i + 1)) * 2.0 * scale).collect()
-}
-
-/// Heads whose keys gather around centres, with values that go with them.
-struct Heads {
-    shape: [usize; 4],
-    keys: usize,
-    dim_v: usize,
-    group: usize,
-    q: Vec<f32>,
-    k: Vec<f32>,
-    v: Vec<f32>,
-}
-
-impl Heads {
-    fn new(
-        batch: usize,
-        heads_kv: usize,
-        group: usize,
-        rows: usize,
-        keys: usize,
-        dims: [usize; 2],
-        spread: f32,
-    ) -> Heads {
-        let near = |n: usize, d: usize, seed: u64, spread: f32| {
-            let centres = noise(32 * d, seed + 50, 2.0);
-            let mut x = noise(n * d, seed, spread);
-            for (i, row) in x.chunks_mut(d).enumerate() {
-                let c = hash(9, i as u64) as usize % 32;
-                row.iter_mut().zip(&centres[c * d..]).for_each(|(x, c)| *x += c);
-            }
-            x
-        };
-        let [dim_k, dim_v] = dims;
-        let shape = [batch, heads_kv * group, rows, dim_k];
-        let n = batch * heads_kv * keys;
-        let (k, v) = (near(n, dim_k, 1, spread), near(n, dim_v, 2, spread));
-        Heads { shape, keys, dim_v, group, q: noise(shape.iter().product(), 3, 1.5), k, v }
-    }
-
-    fn problem<'a>(
-        &'a self,
-        out: &'a mut [f32],
-        lse: &'a mut [f32],
-        mask: Mask<'a>,
-        o: AttentionOptions,
-    ) -> Problem<'a> {
-        let [batch, heads, rows, _] = self.shape;
-        let kv = |d: usize| [batch, heads / self.group, self.keys, d];
-        Problem {
-            q: Tensor::new(&self.q, self.shape).unwrap(),
-            k: Tensor::new(&self.k, kv(self.shape[3])).unwrap(),
-            v: Tensor::new(&self.v, kv(self.dim_v)).unwrap(),
-            out: TensorMut::new(out, [batch, heads, rows, self.dim_v]).unwrap(),
-            lse: Some(TensorMut::new(lse, [batch, heads, rows, 1]).unwrap()),
-            bounds: None,
-            mask,
-            options: o,
-        }
-    }
-
-    fn run(&self, mask: Mask<'_>, o: AttentionOptions) -> (Vec<f32>, Vec<f32>, AttentionStats) {
-        let [batch, heads, rows, _] = self.shape;
-        let (mut out, mut lse) = (vec![0.0; batch * heads * rows * self.dim_v], vec![0.0; batch * heads * rows]);
-        let stats = attention(&self.problem(&mut out, &mut lse, mask, o), &memory(0)).unwrap();
-        (out, lse, stats)
-    }
-}
-
-fn mode(mode: Mode, tolerance: f32) -> AttentionOptions {
-    AttentionOptions { mode, tolerance, ..AttentionOptions::default() }
-}
-
-fn distance(a: &[f32], b: &[f32]) -> f64 {
-    let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
-    norm(&mut a.iter().zip(b).map(|(a, b)| f64::from(a - b))) / norm(&mut b.iter().map(|&b| f64::from(b)))
-}
-
-/// Log-sum-exps of rows that see nothing are equal, the others differ by so much at most.
-fn near(have: &[f32], want: &[f32], most: f32) -> bool {
-    have.iter().zip(want).all(|(a, b)| a == b || (a - b).abs() <= most)
-}
 
 /// Rows that see fewer and fewer keys, and through a window the first of them only later on.
 fn falling(rows: usize, keys: usize) -> Vec<u64> {
@@ -364,26 +279,21 @@ fn noise_is_attended_exactly() {
     assert!(distance(&have, &want) < 1e-6);
 }
 
-/// Cells know nothing of biases, and bounds need every key: both are attended exactly, to the bit.
+/// Bounds need every key: attended exactly, to the bit.
 #[test]
-fn biases_and_bounds_are_attended_exactly() {
+fn bounds_are_attended_exactly() {
     let (rows, keys) = (300, 2300);
     let heads = Heads::new(1, 2, 2, rows, keys, [24, 16], 0.2);
-    let mut bias = noise(rows * keys, 51, 1.0);
-    bias.chunks_mut(keys).enumerate().for_each(|(i, row)| row[keys - rows + i + 1..].fill(f32::NEG_INFINITY));
-    let additive = Mask::Additive(Tensor::new(&bias, [1, 1, rows, keys]).unwrap());
-    for (mask, certificate) in [(additive, false), (Mask::None, true), (additive, true)] {
-        let o = |m| AttentionOptions { certificate, ..mode(m, 0.3) };
-        let (want, want_lse, _) = heads.run(mask, o(Mode::Exact));
-        for way in [Mode::Accelerated, Mode::Auto] {
-            let (have, lse, stats) = heads.run(mask, o(way));
-            assert!(have == want && lse == want_lse, "{way:?}");
-            assert_eq!((stats.mode, stats.reason, stats.pairs), (Mode::Exact, Reason::OnlyWay, stats.pairs_dense));
-            let (mut out, mut lse) = (vec![0.0; want.len()], vec![0.0; want_lse.len()]);
-            let mut watch = |_: usize, _: usize, _: Scored<'_>| panic!("nothing is to be seen");
-            attention_watched(&heads.problem(&mut out, &mut lse, mask, o(way)), &mut watch, &memory(0)).unwrap();
-            assert!(out == want && lse == want_lse, "{way:?}");
-        }
+    let o = |m| AttentionOptions { certificate: true, ..mode(m, 0.3) };
+    let (want, want_lse, _) = heads.run(Mask::None, o(Mode::Exact));
+    for way in [Mode::Accelerated, Mode::Auto] {
+        let (have, lse, stats) = heads.run(Mask::None, o(way));
+        assert!(have == want && lse == want_lse, "{way:?}");
+        assert_eq!((stats.mode, stats.reason, stats.pairs), (Mode::Exact, Reason::OnlyWay, stats.pairs_dense));
+        let (mut out, mut lse) = (vec![0.0; want.len()], vec![0.0; want_lse.len()]);
+        let mut watch = |_: usize, _: usize, _: Scored<'_>| panic!("nothing is to be seen");
+        attention_watched(&heads.problem(&mut out, &mut lse, Mask::None, o(way)), &mut watch, &memory(0)).unwrap();
+        assert!(out == want && lse == want_lse, "{way:?}");
     }
 }
 

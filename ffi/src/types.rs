@@ -91,7 +91,7 @@ pub const ICE_MASK_CAUSAL: ice_mask_kind = 1;
 pub const ICE_MASK_PREFIX: ice_mask_kind = 2;
 /// Key j is padding where keys[j] is 0.
 pub const ICE_MASK_KEYS: ice_mask_kind = 3;
-/// A bias is added to every logit; -inf excludes. Accelerated and auto mode attend exactly then.
+/// A bias is added to every logit; -inf excludes.
 pub const ICE_MASK_ADDITIVE: ice_mask_kind = 4;
 /// ICE_MASK_CAUSAL and ICE_MASK_KEYS together: batches of prompts that are padded on the left. Positions and sinks count
 /// padding. Rows that see padding alone get zeros.
@@ -369,7 +369,7 @@ pub struct ice_mask {
     pub keys: *const u8,
     /// KEYS, CAUSAL_KEYS: elements of `keys`.
     pub keys_len: usize,
-    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf. Accelerated and auto mode attend exactly then.
+    /// ADDITIVE: f32 or f16 bias [bias_batch, bias_heads, rows_q, rows_kv], finite or -inf.
     pub bias: ice_tensor,
     /// ADDITIVE: heads of `bias`: 0 or 1 = shared by all query heads.
     pub bias_heads: u32,

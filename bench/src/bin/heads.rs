@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use iceformer_bench::heads;
-use iceformer_bench::suite::{Outcome, Settings, charts, measure};
+use iceformer_bench::suite::{Bias, Outcome, Settings, charts, measure};
 use iceformer_core::attention::Mode;
 use iceformer_core::attention::clustered::ablation::{Part, leave_out};
 use iceformer_core::simd::Isa;
@@ -31,6 +31,9 @@ struct Cli {
     /// Accelerated attention by name, not as the library chooses
     #[arg(long)]
     by_name: bool,
+    /// Biases of distances added to the logits
+    #[arg(long)]
+    bias: Option<Bias>,
     /// Folder for charts: errors and speed over the layers
     #[arg(long)]
     plot: Option<PathBuf>,
@@ -76,7 +79,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let files = if cli.files.is_empty() { vec![heads::sinks()] } else { cli.files };
     let mode = if cli.by_name { Mode::Accelerated } else { Mode::Auto };
-    let settings = Settings { tolerance: cli.tolerance, mode, samples: cli.samples, rounds: cli.rounds };
+    let settings =
+        Settings { tolerance: cli.tolerance, mode, samples: cli.samples, rounds: cli.rounds, bias: cli.bias };
     for file in files {
         let layers = heads::load_rows(&file, cli.rows)?;
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -1,10 +1,13 @@
 //! Real heads: what accelerated attention gains on every layer of a capture, what it errs by, and what it says it errs by.
 
+mod bias;
 mod charts;
 mod truth;
 
 use crate::heads::Layer;
+pub use bias::Bias;
 pub use charts::charts;
+use half::f16;
 use iceformer_core::attention::{AttentionOptions, AttentionStats, Mask, Mode, Problem, attention, attention_watched};
 use iceformer_core::mem::{Memory, Tensor, TensorMut};
 use std::time::Instant;
@@ -24,6 +27,8 @@ pub struct Settings {
     pub samples: usize,
     /// Rounds of turns; medians count.
     pub rounds: usize,
+    /// Added to the logits.
+    pub bias: Option<Bias>,
 }
 
 /// A layer.
@@ -69,17 +74,19 @@ pub fn measure(layer: &Layer, settings: &Settings) -> Outcome {
     let exact = AttentionOptions { mode: Mode::Exact, ..plain };
     let fast = AttentionOptions { mode: settings.mode, tolerance: settings.tolerance, ..plain };
     let mut out = vec![0.0; layer.q.len()];
+    let biases = settings.bias.map(|bias| bias.matrix(layer));
+    let mask = mask(layer, biases.as_deref());
     let mut times = [Vec::new(), Vec::new()];
     let mut stats = None;
     for _ in 0..settings.rounds.max(1) {
         for (options, times) in [exact, fast].into_iter().zip(&mut times) {
             let start = Instant::now();
-            let said = attention(&problem(layer, options, &mut out), &system()).expect("attention of a layer");
+            let said = attention(&problem(layer, mask, options, &mut out), &system()).expect("attention of a layer");
             times.push(start.elapsed().as_secs_f64());
             stats = Some(said);
         }
     }
-    let truth = Truth::new(layer, settings.samples);
+    let truth = Truth::new(layer, settings.samples, settings.bias);
     let mut errors = truth.errors(layer, &out);
     errors.sort_by(f64::total_cmp);
     let mut looked = truth.looked(layer);
@@ -88,7 +95,7 @@ pub fn measure(layer: &Layer, settings: &Settings) -> Outcome {
     };
     let named = Mode::Exact != stats.map_or(Mode::Exact, |s| s.mode);
     if named {
-        attention_watched(&problem(layer, fast, &mut out), &mut watch, &system()).expect("attention of a layer");
+        attention_watched(&problem(layer, mask, fast, &mut out), &mut watch, &system()).expect("attention of a layer");
     }
     let heavy = if named { truth.missed(&looked, if layer.causal { NEAR } else { 0 }) } else { (0, 0) };
     let seconds = times.map(|mut t| {
@@ -103,7 +110,16 @@ fn system() -> Memory {
     Memory::system(0).expect("memory without a limit")
 }
 
-fn problem<'a>(layer: &'a Layer, options: AttentionOptions, out: &'a mut [f32]) -> Problem<'a> {
+fn mask<'a>(layer: &Layer, biases: Option<&'a [f16]>) -> Mask<'a> {
+    let shape = [1, 1, layer.rows - layer.first, layer.rows];
+    match biases {
+        Some(biases) => Mask::Additive(Tensor::new(biases, shape).expect("biases of a layer")),
+        None if layer.causal => Mask::Causal { q_pos0: layer.first as u64 },
+        None => Mask::None,
+    }
+}
+
+fn problem<'a>(layer: &'a Layer, mask: Mask<'a>, options: AttentionOptions, out: &'a mut [f32]) -> Problem<'a> {
     let (n, d) = (layer.rows, layer.dim);
     let tensor = |x: &'a [f32], heads, rows| Tensor::new(x, [1, heads, rows, d]).expect("a layer's tensor");
     let (q, k, v) = (
@@ -112,6 +128,5 @@ fn problem<'a>(layer: &'a Layer, options: AttentionOptions, out: &'a mut [f32]) 
         tensor(&layer.v, layer.heads_kv, n),
     );
     let out = TensorMut::new(out, [1, layer.heads_q, n - layer.first, d]).expect("room for the output");
-    let mask = if layer.causal { Mask::Causal { q_pos0: layer.first as u64 } } else { Mask::None };
     Problem { q, k, v, out, lse: None, bounds: None, mask, options }
 }

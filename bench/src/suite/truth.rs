@@ -1,5 +1,6 @@
 //! Sampled rows in f64: outputs, and the keys that weigh much.
 
+use super::bias::Bias;
 use crate::heads::Layer;
 use iceformer_core::attention::clustered::Scored;
 use iceformer_core::math::hash;
@@ -32,14 +33,14 @@ pub struct Looked {
 
 impl Truth {
     /// `samples` rows, one anywhere in each of as many stretches: evenly spaced ones may be those that the library attends exactly.
-    pub fn new(layer: &Layer, samples: usize) -> Truth {
+    pub fn new(layer: &Layer, samples: usize, bias: Option<Bias>) -> Truth {
         let (n, heads) = (layer.rows, layer.heads_q);
         let from = layer.first.max(n / 2);
         let samples = samples.min(n - from);
         let edge = |i: usize| from + i * (n - from) / samples;
         let any = |i: usize| edge(i) + (hash(SEED, i as u64) % (edge(i + 1) - edge(i)) as u64) as usize;
         let rows: Vec<usize> = (0..samples).map(any).collect();
-        let of = rows.iter().map(|&row| (0..heads).map(|head| attend(layer, head, row)).collect()).collect();
+        let of = rows.iter().map(|&row| (0..heads).map(|head| attend(layer, head, row, bias)).collect()).collect();
         Truth { rows, of }
     }
 
@@ -91,13 +92,15 @@ impl Truth {
     }
 }
 
-fn attend(layer: &Layer, head: usize, row: usize) -> Row {
+fn attend(layer: &Layer, head: usize, row: usize, bias: Option<Bias>) -> Row {
     let (n, d) = (layer.rows, layer.dim);
     let scale = 1.0 / (d as f64).sqrt();
     let q = &layer.queries(head)[(row - layer.first) * d..][..d];
     let visible = if layer.causal { row + 1 } else { n };
     let dot = |k: &[f32]| q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-    let logits: Vec<f64> = layer.keys(head).chunks(d).take(visible).map(|k| scale * dot(k)).collect();
+    let more = |j: usize| bias.map_or(0.0, |bias| bias.at(row.abs_diff(j)).to_f64());
+    let logits = layer.keys(head).chunks(d).take(visible).enumerate().map(|(j, k)| scale * dot(k) + more(j));
+    let logits: Vec<f64> = logits.collect();
     let top = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = logits.iter().map(|x| (x - top).exp()).collect();
     let sum: f64 = weights.iter().sum();

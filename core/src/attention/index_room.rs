@@ -146,9 +146,9 @@ impl AttentionRoom {
     ) -> Result<AttentionStats> {
         let rows = over.queries.rows();
         let start = clock::now();
-        let whole = over.masking.biases().is_some() || over.options.tolerance < FINEST;
+        let whole = over.options.tolerance < FINEST;
         let by_cells = match over.mode {
-            // Cells know nothing of biases, and the finest tolerances need every key.
+            // The finest tolerances need every key.
             Mode::Accelerated | Mode::Auto if whole => false,
             Mode::Accelerated => true,
             Mode::Auto => over.index.len() >= DENSE_BELOW && rows >= ROWS_BELOW,

@@ -40,7 +40,7 @@ pub enum Mask<'a> {
         keep: &'a [u8],
     },
     /// `bias[b][h][i][j]` is added to the logit (f32 or f16, finite or -inf; -inf excludes). Batch and head counts of 1 are
-    /// shared by all batches or heads. Accelerated and auto mode attend exactly then.
+    /// shared by all batches or heads.
     Additive(Tensor<'a>),
 }
 
@@ -135,11 +135,6 @@ impl<'a> Masking<'a> {
     /// Not for a bias.
     pub(super) fn over(self, ids: &'a [u64]) -> Self {
         Masking { ids: Some(ids), ..self }
-    }
-
-    /// The same without a mask, for other keys.
-    pub(super) fn of_keys(self, rows_kv: usize) -> Self {
-        Masking { rows_kv, ..self }
     }
 
     /// Whether rows see all keys but padding, as every mask of this kind lets them.

@@ -270,8 +270,8 @@ impl Session {
         // A few rows wait for memory rather than for arithmetic, of which cells save less.
         let few = o.dense_below == 0 && rows <= FEW;
         let pays = o.least().max(if few { DECODE_BELOW } else { SEGMENT });
-        // Bounds and the finest tolerances need every key, and cells know nothing of biases.
-        let whole = o.attention.certificate || masking.biases().is_some() || o.attention.tolerance < FINEST;
+        // Bounds and the finest tolerances need every key.
+        let whole = o.attention.certificate || o.attention.tolerance < FINEST;
         match o.attention.mode {
             Mode::TopK if short || self.top_k() >= self.len => (Mode::Exact, Reason::Short),
             Mode::TopK => (Mode::TopK, Reason::Requested),

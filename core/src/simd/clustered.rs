@@ -1,6 +1,7 @@
 //! Kernels of accelerated attention. Panels of queries (one a lane) meet entries, the mean keys that stand for many: scored, screened,
 //! weighed. Keys of opened cells (one a lane) meet lists of rows.
 
+use super::bias::{self, BiasKeys, Biases};
 use super::online::{self, State};
 use super::tile::{self, PANEL, ROWS, Span, Values};
 use super::vector::Simd;
@@ -12,6 +13,9 @@ pub(crate) const CELL: usize = 16;
 
 /// Entries whose mean values are added in one go: they stay in the second-level cache.
 const CHUNK: usize = 512;
+
+/// Biases of a row that are widened at once: those of the keys of a segment, which cells are cut from.
+const BIASES: usize = 256;
 
 /// Standard deviations of a logit up to which a cell's mass is estimated: beyond, cells are opened wherever they matter.
 const WIDEST: f32 = 4.0;
@@ -65,6 +69,8 @@ pub(crate) struct ScoreEntries<'a, 'b> {
     pub(crate) shift: &'a [f32],
     /// Scale and softcap where scores are not plain products.
     pub(crate) logits: Option<(f32, f32)>,
+    /// Biases of the keys, if there are some: they count in place of `shift`.
+    pub(crate) biases: Option<EntryBiases<'a>>,
     /// Turns scores into powers of two.
     pub(crate) factor: f32,
     /// Out: `[entries + KEYS][PANEL]`.
@@ -87,6 +93,14 @@ impl Task for ScoreEntries<'_, '_> {
             kernels::logits(s, &mut self.scores[..n * PANEL], scale, cap);
         }
         assert!(self.shift.len() >= n && self.weights.len() >= n * PANEL && self.scores.len() >= n * PANEL);
+        if let Some(biases) = &self.biases {
+            for lane in 0..self.lanes {
+                biases.each(s, lane, |e, [most, more]| {
+                    self.scores[e * PANEL + lane] += most;
+                    self.weights[e * PANEL + lane] = more;
+                });
+            }
+        }
         let mut top = [s.splat(f32::NEG_INFINITY); PANEL];
         for e in 0..n {
             let (shift, gone) = (s.splat(self.shift[e]), self.shift[e] == f32::NEG_INFINITY);
@@ -100,7 +114,9 @@ impl Task for ScoreEntries<'_, '_> {
                     }
                     let x = s.load(from);
                     *top = s.max(*top, x);
-                    s.store(self.weights.as_mut_ptr().add(at), s.add(x, shift));
+                    let to = self.weights.as_mut_ptr().add(at);
+                    let shift = if self.biases.is_some() { s.load(to) } else { shift };
+                    s.store(to, s.add(x, shift));
                 }
             }
         }
@@ -109,6 +125,38 @@ impl Task for ScoreEntries<'_, '_> {
             unsafe { s.store(max.as_mut_ptr().add(v * S::LANES), *top) };
         }
         online::weights(s, self.weights, n, vecs, self.factor, &max, &mut self.state);
+    }
+}
+
+/// Biases of the keys behind entries.
+#[derive(Clone, Copy)]
+pub(crate) struct EntryBiases<'a> {
+    /// Those of the rows.
+    pub(crate) of: Biases<'a>,
+    /// As in [`OpenCells`].
+    pub(crate) ids: &'a [u32],
+    pub(crate) known: &'a [u16],
+}
+
+impl EntryBiases<'_> {
+    /// For every entry the largest bias that row `r` has for one of its keys that are not known, and the logarithm of the sum of
+    /// `exp(bias - largest)`; -inf and 0 where the row sees none.
+    #[inline(always)]
+    fn each<S: Simd>(&self, s: S, r: usize, mut with: impl FnMut(usize, [f32; 2])) {
+        let (row, mut wide) = (self.of.row(r), [0.0; BIASES]);
+        let (mut begin, mut end) = (0, 0);
+        for (e, (ids, &known)) in self.ids.chunks_exact(CELL).zip(self.known).enumerate() {
+            let mut biases = [f32::NEG_INFINITY; CELL];
+            for (j, id) in (0..CELL).filter(|j| known >> j & 1 == 0).map(|j| (j, ids[j] as usize)) {
+                if id < begin || id >= end {
+                    begin = id / BIASES * BIASES;
+                    end = (begin + BIASES).min(row.keys());
+                    row.read(s, BiasKeys::Run(begin), &mut wide[..end - begin]);
+                }
+                biases[j] = wide[id - begin];
+            }
+            with(e, bias::summary(s, &mut biases));
+        }
     }
 }
 
@@ -225,6 +273,8 @@ pub(crate) struct OpenCells<'a> {
     /// `[rows][dim]`.
     pub(crate) q: &'a [f32],
     pub(crate) logits: Option<(f32, f32)>,
+    /// Biases of the rows.
+    pub(crate) biases: Option<Biases<'a>>,
     pub(crate) factor: f32,
     /// References, sums of weights and of weighted values by row.
     pub(crate) max: &'a mut [f32],
@@ -384,6 +434,10 @@ impl OpenCells<'_> {
             if let Some((scale, cap)) = self.logits {
                 kernels::logits(s, &mut p[b], scale, cap);
             }
+            if let Some(biases) = &self.biases {
+                let bias = biases.row(list[b]);
+                p[b].iter_mut().zip(&self.ids[e * CELL..]).for_each(|(p, &id)| *p += bias.at(id as usize));
+            }
             if known != 0 {
                 for (j, p) in p[b].iter_mut().enumerate() {
                     if known >> j & 1 != 0 {
@@ -469,6 +523,8 @@ pub(crate) struct WeighEntries<'a> {
     pub(crate) scores: &'a mut [f32],
     pub(crate) shift: &'a [f32],
     pub(crate) logits: Option<(f32, f32)>,
+    /// Biases, and the row that they are for.
+    pub(crate) biases: Option<(EntryBiases<'a>, usize)>,
     pub(crate) factor: f32,
     /// Out: `count * exp(logit)`.
     pub(crate) weights: &'a mut [f32],
@@ -487,6 +543,12 @@ impl Task for WeighEntries<'_> {
         if let Some((scale, cap)) = self.logits {
             kernels::logits(s, &mut self.scores[..n], scale, cap);
         }
+        if let Some((biases, r)) = &self.biases {
+            biases.each(s, *r, |e, [most, more]| {
+                self.scores[e] += most;
+                self.weights[e] = more;
+            });
+        }
         let none = s.splat(f32::NEG_INFINITY);
         let mut top = none;
         for e in (0..n).step_by(S::LANES) {
@@ -496,7 +558,9 @@ impl Task for WeighEntries<'_> {
                 let x = s.select_lt(shift, s.splat(f32::MIN), none, s.load(at));
                 s.store(at, x);
                 top = s.max(top, x);
-                s.store(self.weights.as_mut_ptr().add(e), s.add(x, shift));
+                let to = self.weights.as_mut_ptr().add(e);
+                let shift = if self.biases.is_some() { s.load(to) } else { shift };
+                s.store(to, s.add(x, shift));
             }
         }
         let (top, before) = (s.reduce_max(top), *self.max);

@@ -1,6 +1,8 @@
 //! Shared by the attention tests: an f64 twin of every mask and mode, and deterministic data.
 #![allow(dead_code, unsafe_code)]
 
+pub mod heads;
+
 use iceformer_core::attention::{AttentionOptions, Mask};
 use iceformer_core::mem::{Hooks, Memory};
 use std::alloc::Layout;

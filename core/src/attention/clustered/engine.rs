@@ -16,6 +16,7 @@ use super::tree::Tree;
 use crate::error::{Result, reserved};
 use crate::mem::{Buf, Memory, Plan, Rows, Tensor, TensorMut};
 use crate::simd::Isa;
+use crate::simd::bias::HeadBiases;
 use crate::simd::tile::{PANEL, Span};
 use core::ops::Range;
 
@@ -144,6 +145,11 @@ pub(super) struct Block<'a> {
 }
 
 impl Block<'_> {
+    /// Biases of the batch, if the mask has some.
+    pub(super) fn biases(&self) -> Option<HeadBiases<'_>> {
+        self.masking.biases().map(|tensor| HeadBiases { tensor, batch: self.batch })
+    }
+
     pub(super) fn head(&self, h: usize) -> Head<'_> {
         Head {
             q: self.q.head(self.batch, self.first + h),
@@ -158,6 +164,12 @@ impl Block<'_> {
         }
     }
 
+    /// How scores become logits.
+    pub(super) fn softmax(&self) -> Softmax {
+        let (factor, plain) = factor(&self.head(0), self.biases().is_some());
+        Softmax { factor, logits: (!plain).then_some((self.scale, self.softcap)) }
+    }
+
     /// Attends the block.
     pub(super) fn attend(
         &self,
@@ -170,9 +182,7 @@ impl Block<'_> {
         if !used {
             return self.exact(&mut work.exact, stats, watch);
         }
-        let head = self.head(0);
-        let (factor, plain) = factor(&head, false);
-        let softmax = Softmax { factor, logits: (!plain).then_some((self.scale, self.softcap)) };
+        let softmax = self.softmax();
         let seed = (self.batch * 65537 + self.first) as u64 * 0x1_0000_0001 + self.begin as u64;
         let sampled = Sampled::new(self.group, self.n, seed);
         self.sample(&sampled, softmax, work);
@@ -265,7 +275,8 @@ impl Block<'_> {
         for h in 0..self.group {
             let q = self.q.head(self.batch, self.first + h);
             let seen = |i: usize| self.masking.visible(self.batch, i);
-            set.load(self.isa, &q, sampled.all().len(), |i| self.begin + sampled.all()[i], seen);
+            let at = |i: usize| self.begin + sampled.all()[i];
+            set.load(self.isa, self.first + h, &q, sampled.all().len(), at, seen);
         }
         set.start(self.isa);
         heavy.clear();
@@ -280,7 +291,7 @@ impl Block<'_> {
             }
         };
         let range = Span { begin: 0, end: self.keys.rows() };
-        set.attend(self.isa, &self.head(0), range, false, room, Some(&mut look));
+        set.attend(self.isa, &self.head(0), range, None, self.biases(), room, Some(&mut look));
         for r in 0..n {
             set.finish(self.isa, r);
         }
@@ -291,14 +302,15 @@ impl Block<'_> {
         set.start(self.isa);
         let head = self.head(0);
         for &range in ranges {
-            set.attend(self.isa, &head, range, false, room, None);
+            set.attend(self.isa, &head, range, None, self.biases(), room, None);
         }
         let (k, v) = front.known_rows();
         let all = Masking::new(super::super::Mask::None, 0, 0, [1, 1, 1, k.rows()], true);
         let masking = all.unwrap_or_else(|_| unreachable!("no mask has no shape"));
         if k.rows() > 0 {
             let head = Head { q: head.q, k, v, masking: &masking, batch: 0, head: 0, ..head };
-            set.attend(self.isa, &head, Span { begin: 0, end: k.rows() }, true, room, None);
+            let range = Span { begin: 0, end: k.rows() };
+            set.attend(self.isa, &head, range, Some(&front.known), self.biases(), room, None);
         }
     }
 
@@ -317,10 +329,11 @@ impl Block<'_> {
         for h in 0..self.group {
             let q = self.q.head(self.batch, self.first + h);
             let seen = |i: usize| self.masking.visible(self.batch, i);
-            set.load(self.isa, &q, checks.len(), |i| self.begin + checks[i], seen);
+            set.load(self.isa, self.first + h, &q, checks.len(), |i| self.begin + checks[i], seen);
         }
         self.near(set, room, front, ranges);
-        let opened = check_estimates.add(self.isa, front, &self.keys, &self.values, softmax, opening, set);
+        let biases = self.biases();
+        let opened = check_estimates.add(self.isa, front, &self.keys, &self.values, biases, softmax, opening, set);
         let mut squares = [[0.0; 2]; CHECKING];
         for r in 0..set.n {
             let (h, i) = (r / checks.len(), r % checks.len());
@@ -347,10 +360,11 @@ impl Block<'_> {
         set.n = 0;
         let seen = |i: usize| self.masking.visible(self.batch, i);
         for h in heads.clone() {
-            set.load(self.isa, &self.q.head(self.batch, self.first + h), self.n, |i| self.begin + i, seen);
+            let q = self.q.head(self.batch, self.first + h);
+            set.load(self.isa, self.first + h, &q, self.n, |i| self.begin + i, seen);
         }
         self.near(set, room, front, ranges);
-        let opened = estimates.add(self.isa, front, &self.keys, &self.values, softmax, opening, set);
+        let opened = estimates.add(self.isa, front, &self.keys, &self.values, self.biases(), softmax, opening, set);
         for (nth, h) in heads.clone().enumerate() {
             let rows = nth * self.n..(nth + 1) * self.n;
             let mut out = self.out.rows(self.batch, self.first + h, self.begin, self.n);

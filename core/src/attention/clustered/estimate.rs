@@ -8,6 +8,7 @@ use super::rows::RowSet;
 use crate::error::Result;
 use crate::mem::{Buf, Maker, Memory, Plan};
 use crate::simd::Isa;
+use crate::simd::bias::HeadBiases;
 use crate::simd::clustered::{AddMeans, CELL, OpenCells, OpenRoom, ScoreEntries, Screen, Spread};
 use crate::simd::online::State;
 use crate::simd::tile::{KEYS, PANEL};
@@ -99,6 +100,7 @@ impl Estimates {
         front: &Front,
         keys: &Rows<'_>,
         values: &Rows<'_>,
+        biases: Option<HeadBiases<'_>>,
         softmax: Softmax,
         opening: Opening,
         set: &mut RowSet,
@@ -106,7 +108,7 @@ impl Estimates {
         let n = front.entries();
         self.length = 0.0;
         for p in 0..set.n.div_ceil(PANEL) {
-            self.panel(isa, front, softmax, opening, set, p);
+            self.panel(isa, front, biases, softmax, opening, set, p);
         }
         self.length /= set.n.max(1) as f32;
         let opened = &self.opened[..n * set.n.div_ceil(PANEL)];
@@ -118,6 +120,7 @@ impl Estimates {
             values,
             q: &set.q,
             logits: softmax.logits,
+            biases: biases.map(|biases| biases.of(&set.of)),
             factor: softmax.factor,
             max: &mut set.max,
             sum: &mut set.sum,
@@ -127,7 +130,16 @@ impl Estimates {
         })
     }
 
-    fn panel(&mut self, isa: Isa, front: &Front, softmax: Softmax, opening: Opening, set: &mut RowSet, p: usize) {
+    fn panel(
+        &mut self,
+        isa: Isa,
+        front: &Front,
+        biases: Option<HeadBiases<'_>>,
+        softmax: Softmax,
+        opening: Opening,
+        set: &mut RowSet,
+        p: usize,
+    ) {
         let (n, lanes, at) = (front.entries(), set.lanes(p), p * PANEL);
         let (mut spread, mut threshold, mut alpha) = ([0.0; PANEL], [f32::INFINITY; PANEL], [1.0; PANEL]);
         let q = &set.panels[p * set.dim_k * PANEL..][..set.dim_k * PANEL];
@@ -143,6 +155,7 @@ impl Estimates {
             keys: front.mean_keys(),
             shift: front.shift(),
             logits: softmax.logits,
+            biases: biases.map(|biases| front.biases(biases.of(&set.of[at..]))),
             factor: softmax.factor,
             scores: &mut self.scores,
             weights: &mut self.weights,

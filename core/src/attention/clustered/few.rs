@@ -2,7 +2,7 @@
 
 use super::super::dense::exact::{self as dense, Head};
 use super::super::dense::few::{self, FAR};
-use super::super::dense::{FEW, MOST, factor};
+use super::super::dense::{FEW, MOST};
 use super::super::stats::AttentionStats;
 use super::super::{Mask, Masking};
 use super::ablation::{Part, without};
@@ -16,7 +16,7 @@ use super::policy::{
 };
 use super::tree::Tree;
 use crate::error::{Result, reserved};
-use crate::mem::{Buf, Maker, Memory, Plan, Rows};
+use crate::mem::{Buf, Maker, Memory, Plan, Rows, Tensor};
 use crate::simd::clustered::{EstimateEntries, MarkEntries, WeighEntries};
 use crate::simd::few::{Lies, Weights};
 use crate::simd::gather::Gather;
@@ -205,21 +205,25 @@ pub struct FewWork {
     ids: Buf<u32>,
     keys: Buf<f32>,
     values: Buf<f32>,
+    /// Biases of known or opened keys, `[row][key]`.
+    biases: Buf<f32>,
     row: Buf<f32>,
 }
 
 impl FewWork {
-    fn lens(dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> [usize; 5] {
+    fn lens(dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> [usize; 6] {
         let entries = keys / SEGMENT * CELLS;
         let rows = (rows * group).min(MOST);
-        [(entries + CELL.max(dim_k)).max(dim_v) * rows, entries, GATHERED * dim_k, GATHERED * dim_v, dim_k.max(dim_v)]
+        let scores = (entries + CELL.max(dim_k)).max(dim_v) * rows;
+        let biases = KNOWN.max(GATHERED) * rows;
+        [scores, entries, GATHERED * dim_k, GATHERED * dim_v, biases, dim_k.max(dim_v)]
     }
 
     /// Adds the blocks for `rows` rows of `group` heads and `keys` keys to a plan.
     pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) {
-        let [scores, entries, keys, values, row] = FewWork::lens(dim_k, dim_v, group, rows, keys);
+        let [scores, entries, keys, values, biases, row] = FewWork::lens(dim_k, dim_v, group, rows, keys);
         dense::plan(plan, dim_k, dim_v, rows);
-        for n in [scores, scores, entries, keys, values, row] {
+        for n in [scores, scores, entries, keys, values, biases, row] {
             Buf::<f32>::plan(plan, n);
         }
         Buf::<u8>::plan(plan, entries);
@@ -231,7 +235,7 @@ impl FewWork {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> Result<Self> {
-        let [scores, entries, keys, values, row] = FewWork::lens(dim_k, dim_v, group, rows, keys);
+        let [scores, entries, keys, values, biases, row] = FewWork::lens(dim_k, dim_v, group, rows, keys);
         let dense = dense::Work::new_in(memory, dim_k, dim_v, rows)?;
         let mut m = Maker::new(memory);
         let work = FewWork {
@@ -243,6 +247,7 @@ impl FewWork {
             ids: m.room(GATHERED),
             keys: m.filled(keys, 0.0),
             values: m.filled(values, 0.0),
+            biases: m.filled(biases, 0.0),
             row: m.filled(row, 0.0),
         };
         m.finish().map(|()| work)
@@ -281,8 +286,7 @@ impl Block<'_> {
         if !self.sees_all(clusters) || clusters.rests() {
             return self.few_exactly(&mut work.dense, stats, watch.as_mut());
         }
-        let (factor, plain) = factor(&self.head(0), false);
-        let softmax = Softmax { factor, logits: (!plain).then_some((self.scale, self.softcap)) };
+        let softmax = self.softmax();
         // A row in so many is attended exactly, too, after a prompt sooner, and all until something was measured.
         let soon = CHECK_SOON.contains(&clusters.since);
         let check = !clusters.measured || soon || (self.keys.rows() + self.first * 37) % CHECK_EVERY < self.n;
@@ -348,8 +352,6 @@ impl Block<'_> {
         if end < self.keys.rows() {
             few::add(isa, &head, of.heads, n, Span { begin: end, end: self.keys.rows() }, None, &mut work.dense);
         }
-        let all = Masking::new(Mask::None, 0, 0, [1, 1, n, usize::MAX], true);
-        let all = all.unwrap_or_else(|_| unreachable!("no mask has no shape"));
         let heavy = |ids: &[u32], first: usize, weights: &[f32], sum: f32| {
             for (&key, &weight) in ids[first..].iter().zip(weights) {
                 if weight >= CUT * sum {
@@ -360,8 +362,8 @@ impl Block<'_> {
         let (k, v) = front.known_rows();
         let known = k.rows();
         if known > 0 {
-            let masking = all.of_keys(known);
-            let head = Head { k, v, masking: &masking, batch: 0, ..head };
+            let masking = self.mask_of(of, &front.known, &mut work.biases);
+            let head = Head { k, v, masking: &masking, batch: 0, head: 0, ..head };
             let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| heavy(&front.known, first, weights, sum);
             few::add(isa, &head, of.heads, n, Span { begin: 0, end: known }, Some(&mut look), &mut work.dense);
         }
@@ -395,8 +397,8 @@ impl Block<'_> {
             else {
                 unreachable!("whole rows")
             };
-            let masking = all.of_keys(count);
-            let head = Head { k, v, masking: &masking, batch: 0, ..head };
+            let masking = self.mask_of(of, &work.ids, &mut work.biases);
+            let head = Head { k, v, masking: &masking, batch: 0, head: 0, ..head };
             let ids = &work.ids;
             let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| heavy(ids, first, weights, sum);
             few::add(isa, &head, of.heads, n, Span { begin: 0, end: count }, Some(&mut look), &mut work.dense);
@@ -410,6 +412,24 @@ impl Block<'_> {
         opened
     }
 
+    /// Query head and query of every row.
+    fn queries(&self, of: Together) -> [[u32; 2]; MOST] {
+        core::array::from_fn(|r| [self.first + of.first + r / self.n, self.begin + r % self.n].map(|x| x as u32))
+    }
+
+    /// What rows see of gathered keys: all of them, by their biases.
+    fn mask_of<'m>(&self, of: Together, ids: &[u32], room: &'m mut [f32]) -> Masking<'m> {
+        let (rows, shape) = (of.heads * self.n, [1, of.heads, self.n, ids.len()]);
+        let mask = self.biases().map_or(Mask::None, |biases| {
+            let (queries, room) = (self.queries(of), &mut room[..rows * ids.len()]);
+            for (r, out) in room.chunks_exact_mut(ids.len()).enumerate() {
+                biases.of(&queries).row(r).list(ids, out);
+            }
+            Tensor::new(room, shape).map_or(Mask::None, Mask::Additive)
+        });
+        Masking::new(mask, 0, 0, shape, true).unwrap_or_else(|_| unreachable!("of this shape"))
+    }
+
     /// Marks what rows open and adds estimates for the rest.
     fn screen_few(&self, of: Together, clusters: &Clusters, work: &mut FewWork) {
         let (isa, front, rows) = (self.isa, &clusters.front, of.heads * self.n);
@@ -421,6 +441,7 @@ impl Block<'_> {
         let lies = Lies::new(entries * (dim + front.means_and_cross().cols()) * 4 >= FAR);
         simd::few::dots(isa, &front.mean_keys(), q, rows, scores, stride, lies);
         opened.fill(0);
+        let (biases, queries) = (self.biases(), self.queries(of));
         let mut alpha = [1.0; MOST];
         let (mut before, mut spreads) = ([0.0; MOST], [0.0; MOST]);
         for r in 0..rows {
@@ -430,6 +451,7 @@ impl Block<'_> {
                 scores,
                 shift: front.shift(),
                 logits: of.softmax.logits,
+                biases: biases.map(|biases| (front.biases(biases.of(&queries)), r)),
                 factor: of.softmax.factor,
                 weights: &mut weights[r * stride..][..stride],
                 max: &mut max[r],

@@ -5,6 +5,8 @@ use super::tree::Tree;
 use crate::error::{Result, reserved};
 use crate::mem::{Buf, Maker, Memory, Plan, Rows};
 use crate::simd::Isa;
+use crate::simd::bias::Biases;
+use crate::simd::clustered::EntryBiases;
 use crate::simd::gather::Gather;
 
 /// Known keys and entries of a block.
@@ -292,6 +294,11 @@ impl Front {
 
     pub(super) fn ids(&self) -> &[u32] {
         &self.ids
+    }
+
+    /// Biases that rows have for the keys behind entries.
+    pub(super) fn biases<'a>(&'a self, of: Biases<'a>) -> EntryBiases<'a> {
+        EntryBiases { of, ids: &self.ids, known: &self.known_of }
     }
 
     pub(super) fn known_of(&self) -> &[u16] {

@@ -5,6 +5,7 @@ use super::super::dense::{Ahead, Panel, Queries, Sizes, block_of_keys, clamp, lo
 use super::super::mask::Visible;
 use crate::error::Result;
 use crate::mem::{Buf, Maker, Memory, Plan, Rows};
+use crate::simd::bias::{BiasKeys, HeadBiases};
 use crate::simd::tile::{self, KEYS, PANEL, Span, Values};
 use crate::simd::{Isa, Simd, Task, rows};
 
@@ -26,6 +27,8 @@ pub(super) struct RowSet {
     pub(super) sums: Buf<f32>,
     /// What each row sees.
     pub(super) seen: Buf<Visible>,
+    /// Query head and query of each row.
+    pub(super) of: Buf<[u32; 2]>,
     clamped: Buf<Visible>,
     spans: Buf<Span>,
 }
@@ -36,12 +39,15 @@ pub(super) struct Room {
     scores: Buf<f32>,
     keys: Buf<f32>,
     values: Buf<f32>,
+    /// `[PANEL][keys of a block]`.
+    biases: Buf<f32>,
 }
 
 impl Room {
-    fn lens(dim_k: usize, dim_v: usize) -> (Sizes, [usize; 3]) {
+    fn lens(dim_k: usize, dim_v: usize) -> (Sizes, [usize; 4]) {
         let sizes = Sizes::new(dim_k, dim_v, PANEL);
-        let lens = [(sizes.block + KEYS) * PANEL, sizes.block * sizes.key_stride, sizes.block * sizes.value_stride];
+        let scores = (sizes.block + KEYS) * PANEL;
+        let lens = [scores, sizes.block * sizes.key_stride, sizes.block * sizes.value_stride, scores];
         (sizes, lens)
     }
 
@@ -52,10 +58,15 @@ impl Room {
     }
 
     pub(super) fn new_in(memory: &Memory, dim_k: usize, dim_v: usize) -> Result<Self> {
-        let (sizes, [scores, keys, values]) = Room::lens(dim_k, dim_v);
+        let (sizes, [scores, keys, values, biases]) = Room::lens(dim_k, dim_v);
         let mut m = Maker::new(memory);
-        let room =
-            Room { sizes, scores: m.filled(scores, 0.0), keys: m.filled(keys, 0.0), values: m.filled(values, 0.0) };
+        let room = Room {
+            sizes,
+            scores: m.filled(scores, 0.0),
+            keys: m.filled(keys, 0.0),
+            values: m.filled(values, 0.0),
+            biases: m.filled(biases, 0.0),
+        };
         m.finish().map(|()| room)
     }
 }
@@ -75,6 +86,7 @@ impl RowSet {
             Buf::<f32>::plan(plan, n);
         }
         Buf::<Visible>::plan(plan, n);
+        Buf::<[u32; 2]>::plan(plan, n);
         Buf::<Visible>::plan(plan, n);
         Buf::<Span>::plan(plan, n);
     }
@@ -94,16 +106,18 @@ impl RowSet {
             sum: m.filled(n, 0.0),
             sums: m.filled(sums, 0.0),
             seen: m.filled(n, none),
+            of: m.filled(n, [0; 2]),
             clamped: m.filled(n, none),
             spans: m.filled(n, Span::default()),
         };
         m.finish().map(|()| set)
     }
 
-    /// Takes in `n` rows, row `at(i)` of `q` each, after those that are there.
+    /// Takes in `n` rows, row `at(i)` of query head `head`, whose queries are `q`, each, after those that are there.
     pub(super) fn load(
         &mut self,
         isa: Isa,
+        head: usize,
         q: &Rows<'_>,
         n: usize,
         at: impl Fn(usize) -> usize,
@@ -113,6 +127,7 @@ impl RowSet {
             let r = self.n + i;
             isa.run(Widen { from: q, row: at(i), out: &mut self.q[r * self.dim_k..][..self.dim_k] });
             self.seen[r] = seen(at(i));
+            self.of[r] = [head as u32, at(i) as u32];
         }
         self.n += n;
     }
@@ -126,24 +141,27 @@ impl RowSet {
         isa.run(Pack { set: self });
     }
 
-    /// All rows attend to keys `range` of the head, each to what it sees of them, or all to all where `whole`.
+    /// All rows attend to keys `range` of the head, each to what it sees of them. All attend to all of `listed` keys, gathered as the
+    /// head's, where there are some; their biases are those of these keys in `biases`.
     pub(super) fn attend(
         &mut self,
         isa: Isa,
         head: &Head<'_>,
         range: Span,
-        whole: bool,
+        listed: Option<&[u32]>,
+        biases: Option<HeadBiases<'_>>,
         room: &mut Room,
         look: Option<Look<'_>>,
     ) {
         let n = self.n;
-        if whole {
+        if listed.is_some() {
             self.clamped[..n].fill(Visible { sinks: 0, begin: range.begin, end: range.end });
         } else {
             self.clamped[..n].copy_from_slice(&self.seen[..n]);
             clamp(&mut self.clamped[..n], range);
         }
-        isa.run(Attend { set: self, head, range, room, look });
+        let keys = listed.map_or(BiasKeys::Run(0), BiasKeys::List);
+        isa.run(Attend { set: self, head, range, keys, biases, room, look });
     }
 
     /// Rows of a panel.
@@ -211,6 +229,8 @@ struct Attend<'a, 'b> {
     set: &'a mut RowSet,
     head: &'a Head<'a>,
     range: Span,
+    keys: BiasKeys<'a>,
+    biases: Option<HeadBiases<'a>>,
     room: &'a mut Room,
     look: Option<Look<'b>>,
 }
@@ -221,9 +241,9 @@ impl Task for Attend<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         let head = self.head;
-        let RowSet { n, dim_k, dim_v, stride, panels, max, sum, sums, clamped, spans, .. } = self.set;
+        let RowSet { n, dim_k, dim_v, stride, panels, max, sum, sums, clamped, spans, of, .. } = self.set;
         let (rows, total) = (*n, self.range.end);
-        let Room { sizes, scores, keys: keys_room, values: values_room } = self.room;
+        let Room { sizes, scores, keys: keys_room, values: values_room, biases: biases_room } = self.room;
         let mut begin = self.range.begin / sizes.block * sizes.block;
         while begin < total {
             let end = (begin + sizes.block).min(total);
@@ -250,6 +270,8 @@ impl Task for Attend<'_, '_> {
             for p in 0..rows.div_ceil(PANEL) {
                 let row = p * PANEL;
                 let m = (rows - row).min(PANEL);
+                let to = &mut biases_room[..count * PANEL];
+                let bias = self.biases.map(|b| b.of(&of[row..row + m]).copy(s, self.keys.skip(first), to));
                 let mut part = Panel {
                     head,
                     q: &panels[p * *dim_k * PANEL..][..*dim_k * PANEL],
@@ -259,7 +281,8 @@ impl Task for Attend<'_, '_> {
                     count,
                     dim_v: *dim_v,
                     first,
-                    queries: Queries::Run(row),
+                    queries: Queries::Run(0),
+                    bias: bias.map(|bias| (bias, 0)),
                     seen: &clamped[row..row + m],
                     spans: &spans[row..row + m],
                     offset: hull.begin,

@@ -124,7 +124,7 @@ impl Many<'_, '_> {
         }
         let Work { sizes, q, k, v, scores, sums, state, seen, spans, fixed, .. } = &mut *self.work;
         let (maxima, weights) = state.split_at_mut(sizes.rows);
-        let total = head.v.rows();
+        let (total, bias) = (head.v.rows(), head.masking.bias(head.batch, head.head));
         let mut begin = 0;
         while begin < total {
             let end = (begin + sizes.block).min(total);
@@ -161,6 +161,7 @@ impl Many<'_, '_> {
                     dim_v: head.v.cols(),
                     first,
                     queries: queries.skip(row),
+                    bias: bias.map(|bias| (bias, first)),
                     seen: &seen[at.clone()],
                     spans: &spans[at],
                     offset: hull.begin,

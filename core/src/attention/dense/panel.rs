@@ -72,6 +72,8 @@ pub(crate) struct Panel<'a> {
     pub(crate) first: usize,
     /// Queries of the panel's rows.
     pub(crate) queries: Queries<'a>,
+    /// Biases by query, and the column of the block's first key.
+    pub(crate) bias: Option<(Rows<'a>, usize)>,
     pub(crate) seen: &'a [Visible],
     /// Relative to the block's start, `offset` before `first`.
     pub(crate) spans: &'a [Span],
@@ -109,7 +111,7 @@ impl Panel<'_> {
             return;
         }
         let vecs = rows.div_ceil(S::LANES);
-        let bias = self.head.masking.bias(self.head.batch, self.head.head);
+        let bias = self.bias;
         let keep = self.head.masking.keep(self.head.batch);
         let (factor, plain) = factor(self.head, bias.is_some());
 
@@ -140,11 +142,11 @@ impl Panel<'_> {
         }
         let mut max = [f32::NEG_INFINITY; PANEL];
         let spans_of = &spans[..vecs];
-        let (queries, first, count) = (self.queries, self.first, self.count);
+        let (queries, count) = (self.queries, self.count);
         let between = |from, to| {
             ahead.ask(s, panel, from, to, count);
-            if let Some(bias) = &bias {
-                ask_biases(s, bias, queries, rows, first, from, to);
+            if let Some((bias, column)) = &bias {
+                ask_biases(s, bias, queries, rows, *column, from, to);
             }
         };
         for (from, to) in [(lo, clear_lo), (clear_lo, clear_hi), (clear_hi, hi)] {
@@ -164,8 +166,8 @@ impl Panel<'_> {
         if !plain {
             simd::logits(s, scores, self.head.scale, self.head.softcap);
         }
-        if let Some(bias) = &bias {
-            add_biases(s, bias, |r| self.queries.at(r), rows, self.first + lo, scores);
+        if let Some((bias, column)) = &bias {
+            add_biases(s, bias, |r| self.queries.at(r), rows, column + lo, scores);
         }
         if !whole {
             online::hide(s, scores, 0, all_lo - lo, vecs, &limits);
