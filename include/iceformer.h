@@ -335,6 +335,12 @@ typedef struct {
     uint64_t rows_measured;
     /// Rows of `rows` that were attended exactly, all query heads counted, beside sampled ones.
     uint64_t rows_exact;
+    /// Those of them whose block has too few rows, or too few runs of 256 keys that all of its rows see.
+    uint64_t rows_short;
+    /// Those of them where sampled rows err by more than the tolerance at every threshold.
+    uint64_t rows_strict;
+    /// Those of them where cells would have cost about as much (AUTO).
+    uint64_t rows_costly;
     /// Pairs of a row and a known key, one that sampled rows found heavy; they are scored exactly for every row.
     uint64_t known_pairs;
     /// Relative output error of accelerated mode, measured on the sampled rows: root of their squared errors by their squared

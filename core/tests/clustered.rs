@@ -7,8 +7,8 @@ use common::heads::{Heads, distance, mode, near, noise};
 use common::memory;
 use half::{bf16, f16};
 use iceformer_core::attention::{
-    AttentionOptions, Mask, Masking, Mode, Problem, Reason, attention, attention_watched, clustered::Scored, required,
-    sparsity,
+    AttentionOptions, ExactRows, Mask, Masking, Mode, Problem, Reason, attention, attention_watched, clustered::Scored,
+    required, sparsity,
 };
 use iceformer_core::math::hash;
 use iceformer_core::mem::{Dtype, Memory, Tensor, TensorMut};
@@ -181,7 +181,8 @@ fn measured_errors_are_those_of_all_rows() {
     let (want, ..) = heads.run(mask, mode(Mode::Exact, 0.0));
     let (have, _, stats) = heads.run(mask, mode(Mode::Accelerated, 0.05));
     // Blocks that see less than four segments are attended exactly.
-    assert_eq!((stats.rows, stats.exact_rows), (2 * n as u64, 2 * 4 * SEGMENT as u64));
+    let short = ExactRows { short: 2 * 4 * SEGMENT as u64, ..ExactRows::default() };
+    assert_eq!((stats.rows, stats.exact_rows), (2 * n as u64, short));
     // Two heads share keys: vector lanes have room for five rows of each.
     assert_eq!(stats.measured.rows(), 5 * (n / SEGMENT - 4) as u64);
     let after = |x: &[f32]| x.chunks(n * d).flat_map(|x| x[4 * SEGMENT * d..].to_vec()).collect::<Vec<f32>>();
@@ -199,7 +200,7 @@ fn noise_keeps_the_tolerance_by_name() {
     let mask = Mask::Causal { q_pos0: 0 };
     let (want, ..) = heads.run(mask, mode(Mode::Exact, 0.0));
     let (have, _, stats) = heads.run(mask, mode(Mode::Accelerated, 0.05));
-    assert!(distance(&have, &want) < 0.1 && stats.exact_rows > 0, "{stats:?}");
+    assert!(distance(&have, &want) < 0.1 && stats.exact_rows.all() > 0, "{stats:?}");
 }
 
 #[test]
@@ -275,8 +276,18 @@ fn noise_is_attended_exactly() {
     let (want, ..) = heads.run(Mask::Causal { q_pos0: 0 }, mode(Mode::Exact, 0.0));
     let (have, _, stats) = heads.run(Mask::Causal { q_pos0: 0 }, mode(Mode::Auto, 0.05));
     assert_eq!((stats.mode, stats.reason, stats.pairs), (Mode::Exact, Reason::Diffuse, stats.pairs_dense));
-    assert_eq!((stats.rows, stats.exact_rows), (2 * n as u64, 2 * n as u64));
+    // Blocks that see less than four segments are short; no threshold serves the others, and where one does it opens nearly all.
+    let why = stats.exact_rows;
+    assert_eq!((stats.rows, why.short), (2 * n as u64, 2 * 4 * SEGMENT as u64));
+    assert!(why.strict + why.costly == why.all() - why.short && why.all() == 2 * n as u64, "{why:?}");
     assert!(distance(&have, &want) < 1e-6);
+    // What keeps a loose tolerance would be costly. Where weights are so even that no threshold opens a cell, none keeps it.
+    let exact = |heads: &Heads| heads.run(Mask::Causal { q_pos0: 0 }, mode(Mode::Auto, 0.05)).2.exact_rows;
+    assert!(exact(&heads).costly > 0, "{:?}", exact(&heads));
+    heads.q.iter_mut().for_each(|x| *x *= 0.3);
+    assert!(exact(&heads).strict > 0, "{:?}", exact(&heads));
+    // By name nothing is too costly.
+    assert_eq!(heads.run(Mask::Causal { q_pos0: 0 }, mode(Mode::Accelerated, 0.3)).2.exact_rows.costly, 0);
 }
 
 /// Bounds need every key: attended exactly, to the bit.

@@ -500,6 +500,12 @@ pub struct ice_attention_stats {
     pub rows_measured: u64,
     /// Rows of `rows` that were attended exactly, all query heads counted, beside sampled ones.
     pub rows_exact: u64,
+    /// Those of them whose block has too few rows, or too few runs of 256 keys that all of its rows see.
+    pub rows_short: u64,
+    /// Those of them where sampled rows err by more than the tolerance at every threshold.
+    pub rows_strict: u64,
+    /// Those of them where cells would have cost about as much (AUTO).
+    pub rows_costly: u64,
     /// Pairs of a row and a known key, one that sampled rows found heavy; they are scored exactly for every row.
     pub known_pairs: u64,
     /// Relative output error of accelerated mode, measured on the sampled rows: root of their squared errors by their squared

@@ -122,7 +122,7 @@ fn layouts_are_the_committed_ones() {
         ice_attention_stats {
             struct_size, mode, reason, estimated_mass, certified_error, score_error, pairs, pairs_dense, cells_opened,
             build_seconds, attend_seconds, rows, certified_mean, certificates, certified, rows_measured, rows_exact,
-            known_pairs, measured_error, measured_p95, measured_worst,
+            rows_short, rows_strict, rows_costly, known_pairs, measured_error, measured_p95, measured_worst,
         }
         ice_session_options {
             struct_size, heads_q, heads_kv, dim_k, dim_v, kv_dtype, capacity, dense_below, memory_limit, allocator,

@@ -323,6 +323,8 @@ fn statistics_say_what_ran() {
         assert!(st.pairs < st.pairs_dense && st.pairs_dense == pairs, "{} of {}", st.pairs, st.pairs_dense);
         assert_eq!(st.estimated_mass, 0.0);
         assert!(st.rows_measured > 0 && st.rows_exact <= st.rows && st.known_pairs > 0);
+        assert_eq!(st.rows_exact, st.rows_short + st.rows_strict + st.rows_costly);
+        assert!(st.rows_short > 0);
         let [mean, p95, worst] = [st.measured_error, st.measured_p95, st.measured_worst];
         assert!(0.0 < mean && mean < 2.0 * TOLERANCE && p95 <= worst && mean <= worst, "{mean} {p95} {worst}");
     }

@@ -68,7 +68,7 @@ fn line(name: &str, all: &[&Outcome], tolerance: f64) {
         percent(sum(&|o| o.stats.pairs as f64) / sum(&|o| o.stats.pairs_dense as f64)),
         percent(sum(&|o| o.stats.known as f64) / sum(&|o| o.stats.pairs_dense as f64)),
         percent(sum(&|o| o.stats.cells_opened as f64 * 16.0) / sum(&|o| o.stats.pairs_dense as f64)),
-        percent(sum(&|o| o.stats.exact_rows as f64) / rows),
+        percent(sum(&|o| o.stats.exact_rows.all() as f64) / rows),
     );
 }
 

@@ -47,7 +47,7 @@ pub use problem::Problem;
 pub use session::{Attend, Session};
 pub use session_options::SessionOptions;
 pub use softmax::merge;
-pub use stats::{AttentionStats, Reason};
+pub use stats::{AttentionStats, ExactRows, Reason};
 
 #[cfg(feature = "internals")]
 #[doc(hidden)]

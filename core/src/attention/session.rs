@@ -288,7 +288,7 @@ impl Session {
 
     /// Whether the cells of all heads rest: they did not serve few rows of late.
     fn rests(&self) -> bool {
-        self.heads.iter().all(|head| head.clusters().is_some_and(clustered::Clusters::rests))
+        self.heads.iter().all(|head| head.clusters().is_some_and(clustered::Clusters::rest))
     }
 
     fn top_k(&self) -> usize {

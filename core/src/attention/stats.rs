@@ -19,6 +19,30 @@ pub enum Reason {
     Diffuse,
 }
 
+/// Rows of an accelerated call that were attended exactly, and why; all query heads counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExactRows {
+    /// Too few whole segments are seen by all rows of their block, or their block has too few rows.
+    pub short: u64,
+    /// Sampled rows err by more than the tolerance at every threshold.
+    pub strict: u64,
+    /// AUTO: cells would have cost about as much.
+    pub costly: u64,
+}
+
+impl ExactRows {
+    /// All of them.
+    pub fn all(&self) -> u64 {
+        self.short + self.strict + self.costly
+    }
+
+    fn add(&mut self, other: &ExactRows) {
+        self.short += other.short;
+        self.strict += other.strict;
+        self.costly += other.costly;
+    }
+}
+
 /// What a call did. Parts of a partitioned call each report their own share.
 ///
 /// ```
@@ -55,7 +79,7 @@ pub struct AttentionStats {
     /// Deprecated: always 0. See [`measured`](Self::measured).
     pub estimated_mass: f32,
     /// Rows of such a call that were attended exactly, beside sampled ones.
-    pub exact_rows: u64,
+    pub exact_rows: ExactRows,
     /// Pairs of a row and a known key, one that sampled rows found heavy.
     pub known: u64,
     /// What was measured on sampled rows.
@@ -86,7 +110,7 @@ impl AttentionStats {
             cells_opened: 0,
             rows: 0,
             estimated_mass: 0.0,
-            exact_rows: 0,
+            exact_rows: ExactRows::default(),
             known: 0,
             measured: Measured::default(),
             score_error: 0.0,
@@ -134,7 +158,7 @@ impl AttentionStats {
             self.estimated_mass = sum / rows as f32;
         }
         self.rows = rows;
-        self.exact_rows += other.exact_rows;
+        self.exact_rows.add(&other.exact_rows);
         self.known += other.known;
         self.measured.add(&other.measured);
         self.add_certified(other.certificates, other.certified_error, other.certified_mean);

@@ -1,6 +1,7 @@
 //! Kernels of accelerated attention beside their definition, on every instruction set of the machine.
 
 use super::Isa;
+use super::bias_tests::{heads_of, some_biases};
 use super::clustered::{
     AddMeans, CELL, EstimateEntries, MarkEntries, OpenCells, OpenRoom, ScoreEntries, Screen, Spread, WeighEntries,
 };
@@ -17,11 +18,11 @@ use std::vec::Vec;
 /// Rows of a panel, no multiple of any vector's lanes and one that is.
 const LANES: [usize; 4] = [1, 7, 16, PANEL];
 
-fn isas() -> impl Iterator<Item = Isa> {
+pub(super) fn isas() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|i| i.available())
 }
 
-fn noise(n: usize, seed: u64) -> Vec<f32> {
+pub(super) fn noise(n: usize, seed: u64) -> Vec<f32> {
     (0..n).map(|i| (hash(seed, i as u64) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
 
@@ -31,12 +32,12 @@ fn first<T>(few: usize, all: &[T]) -> &[T] {
 }
 
 #[track_caller]
-fn close(have: f32, want: f64, unit: f64, what: &str) {
+pub(super) fn close(have: f32, want: f64, unit: f64, what: &str) {
     assert!((f64::from(have) - want).abs() <= unit * 2e-5, "{what}: {have} and {want}");
 }
 
 /// `lanes` queries as a panel, zeros beyond.
-fn panel(q: &[f32], dim: usize, lanes: usize) -> Vec<f32> {
+pub(super) fn panel(q: &[f32], dim: usize, lanes: usize) -> Vec<f32> {
     let mut panel = vec![0.0; dim * PANEL];
     for (lane, q) in q.chunks(dim).take(lanes).enumerate() {
         q.iter().enumerate().for_each(|(d, &x)| panel[d * PANEL + lane] = x);
@@ -44,11 +45,11 @@ fn panel(q: &[f32], dim: usize, lanes: usize) -> Vec<f32> {
     panel
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f64 {
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
 }
 
-fn capped(score: f64, logits: Option<(f32, f32)>) -> f64 {
+pub(super) fn capped(score: f64, logits: Option<(f32, f32)>) -> f64 {
     match logits {
         Some((scale, cap)) if cap > 0.0 => f64::from(cap) * (score * f64::from(scale) / f64::from(cap)).tanh(),
         Some((scale, _)) => score * f64::from(scale),
@@ -130,6 +131,7 @@ fn scores_and_weights_of_entries() {
                         keys: Rows::new(&keys, dim).expect("rows"),
                         shift: &shift,
                         logits,
+                        biases: None,
                         factor,
                         scores: &mut scores,
                         weights: &mut weights,
@@ -291,7 +293,9 @@ fn opened_cells_are_attended_exactly() {
                 let some = hash(20, i as u64) & hash(21, i as u64);
                 *bits = [0, u64::MAX, some, u64::MAX, 1][i % n] & ((1u64 << live) - 1);
             }
-            for logits in [None, Some((0.7, 1.5))] {
+            let (biases, queries) = some_biases(rows, keys);
+            let of = heads_of(&biases, rows, keys).of(&queries);
+            for (logits, biased) in [(None, false), (Some((0.7, 1.5)), false), (Some((0.7, 1.5)), true)] {
                 for shorts in [false, true] {
                     let room = |n: usize| Buf::filled(&memory, n, 0.0f32).expect("memory");
                     let mut open_room = OpenRoom {
@@ -318,6 +322,7 @@ fn opened_cells_are_attended_exactly() {
                         values: &from_v,
                         q: &q,
                         logits,
+                        biases: biased.then_some(of),
                         factor,
                         max: &mut max,
                         sum: &mut sum,
@@ -334,7 +339,9 @@ fn opened_cells_are_attended_exactly() {
                             .map(|i| ids[i] as usize)
                             .collect();
                         want_pairs += mine.len() as u64;
-                        let score = |j: usize| capped(dot(&q[r * dim..][..dim], &k_wide[j * dim..][..dim]), logits);
+                        let more = |j: usize| if biased { f64::from(of.row(r).at(j)) } else { 0.0 };
+                        let score =
+                            |j: usize| capped(dot(&q[r * dim..][..dim], &k_wide[j * dim..][..dim]), logits) + more(j);
                         let top = mine.iter().map(|&j| score(j)).fold(f64::from(max_before[r]), f64::max);
                         close(max[r], top, dim as f64, &what);
                         let weight = |x: f64| ((x - f64::from(max[r])) * f64::from(factor)).exp2();
@@ -371,6 +378,7 @@ fn entries_of_one_row_are_weighed() {
                         scores: &mut scores,
                         shift: &shift,
                         logits,
+                        biases: None,
                         factor,
                         weights: &mut weights,
                         max: &mut max_out,

@@ -7,6 +7,8 @@
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 pub(crate) mod bias;
+#[cfg(all(test, feature = "full"))]
+mod bias_tests;
 pub(crate) mod clustered;
 #[cfg(all(test, feature = "full"))]
 mod clustered_tests;

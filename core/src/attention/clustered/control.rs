@@ -1,5 +1,6 @@
 //! The threshold of heads that share keys: the loosest that sampled rows bear.
 
+use super::super::stats::ExactRows;
 use super::ablation::{Part, without};
 use super::policy::{HEAVY, KEEP, LEVELS, LIGHTEST, LOOSEST, MEMORY, RELAX, START, WORST};
 
@@ -32,6 +33,28 @@ impl Opening {
         let alike = self.usual == 0.0 || without(Part::OutputLength);
         // Not where lengths leave the range of f32.
         if alike || !weight.is_finite() { self.needle.min(HEAVY) } else { weight.clamp(LIGHTEST, HEAVY) }
+    }
+}
+
+/// Why rows are attended exactly.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Why {
+    /// There are too few of them, or too few whole segments.
+    Short,
+    /// No threshold keeps the tolerance.
+    Strict,
+    /// Cells cost about as much.
+    Costly,
+}
+
+impl Why {
+    /// Counts rows.
+    pub(super) fn count(self, rows: u64, to: &mut ExactRows) {
+        match self {
+            Why::Short => to.short += rows,
+            Why::Strict => to.strict += rows,
+            Why::Costly => to.costly += rows,
+        }
     }
 }
 

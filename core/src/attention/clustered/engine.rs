@@ -4,7 +4,7 @@ use super::super::dense::exact::{self, Head};
 use super::super::dense::factor;
 use super::super::mask::Masking;
 use super::super::stats::AttentionStats;
-use super::control::{Control, Opening, Verdict};
+use super::control::{Control, Opening, Verdict, Why};
 use super::estimate::{Estimates, Softmax};
 use super::front::Front;
 use super::policy::{
@@ -180,7 +180,7 @@ impl Block<'_> {
     ) {
         let used = self.n > Sampled::count(self.group, self.n) && self.find_segments(work) >= LEAST;
         if !used {
-            return self.exact(&mut work.exact, stats, watch);
+            return self.exact(Why::Short, &mut work.exact, stats, watch);
         }
         let softmax = self.softmax();
         let seed = (self.batch * 65537 + self.first) as u64 * 0x1_0000_0001 + self.begin as u64;
@@ -190,28 +190,25 @@ impl Block<'_> {
         front.start(self.tree, segments.iter().map(|&s| s as usize));
         front.know(self.isa, self.tree, &self.keys, &self.values, heavy.keys(), softmax.unit());
         let visible = self.visible_pairs();
-        let measured = loop {
+        let (squares, opened) = loop {
             let (squares, opened) = self.check(&sampled, softmax, control.opening(), work);
             control.note_length(work.check_estimates.length());
             match control.judge(&squares[..sampled.checks().len()], self.tolerance) {
-                Verdict::Take => break Some((squares, opened)),
+                Verdict::Take => break (squares, opened),
                 Verdict::Tighten => {}
                 // The tolerance is a promise, whoever chose the mode.
-                Verdict::Fail => break None,
+                Verdict::Fail => return self.exact(Why::Strict, &mut work.exact, stats, watch),
             }
         };
         let queries = self.n * self.group;
         let checks = sampled.checks().len() as f32;
-        let cost = |opened: u64| {
-            let each = work.front.entries() as f32 * 1.4 + work.front.known.len() as f32;
-            let near = self.near_pairs(work) as f32;
-            let sampled = (sampled.all().len() * self.group * work.segments.len() * SEGMENT) as f32;
-            each * queries as f32 + near + sampled + opened as f32 * 1.6 * self.n as f32 / checks
-        };
-        let pays = measured.filter(|&(_, opened)| !self.auto || cost(opened) <= PAYS * visible as f32);
-        let Some((squares, _)) = pays else {
-            return self.exact(&mut work.exact, stats, watch);
-        };
+        let each = work.front.entries() as f32 * 1.4 + work.front.known.len() as f32;
+        let sampling = (sampled.all().len() * self.group * work.segments.len() * SEGMENT) as f32;
+        let opening = opened as f32 * 1.6 * self.n as f32 / checks;
+        let cost = each * queries as f32 + self.near_pairs(work) as f32 + sampling + opening;
+        if self.auto && cost > PAYS * visible as f32 {
+            return self.exact(Why::Costly, &mut work.exact, stats, watch);
+        }
         squares[..sampled.checks().len()].iter().for_each(|&[error, output]| stats.measured.note(error, output));
         stats.rows += (self.n * self.group) as u64;
         stats.pairs_dense += visible;
@@ -417,7 +414,7 @@ impl Block<'_> {
         let mut lse = self.lse.map(|t| t.rows(self.batch, head.head, self.begin + i, 1));
         let lse = lse.as_mut().and_then(|r| r.as_slice());
         exact::attend(self.isa, &head, self.begin + i, 1, &mut out, lse, work);
-        stats.exact_rows += 1;
+        Why::Strict.count(1, &mut stats.exact_rows);
     }
 
     fn visible_near(&self, far: u64) -> u64 {
@@ -425,7 +422,13 @@ impl Block<'_> {
     }
 
     /// Rows that no cells serve.
-    pub(super) fn exact(&self, work: &mut exact::Work, stats: &mut AttentionStats, watch: &mut Option<Watch<'_>>) {
+    pub(super) fn exact(
+        &self,
+        why: Why,
+        work: &mut exact::Work,
+        stats: &mut AttentionStats,
+        watch: &mut Option<Watch<'_>>,
+    ) {
         for h in 0..self.group {
             let head = self.head(h);
             let mut out = self.out.rows(self.batch, head.head, self.begin, self.n);
@@ -438,6 +441,7 @@ impl Block<'_> {
             }
         }
         let queries = (self.n * self.group) as u64;
-        (stats.rows, stats.exact_rows) = (stats.rows + queries, stats.exact_rows + queries);
+        stats.rows += queries;
+        why.count(queries, &mut stats.exact_rows);
     }
 }

@@ -6,7 +6,7 @@ use super::super::dense::{FEW, MOST};
 use super::super::stats::AttentionStats;
 use super::super::{Mask, Masking};
 use super::ablation::{Part, without};
-use super::control::{Control, Verdict};
+use super::control::{Control, Verdict, Why};
 use super::engine::{Block, Scored, Watch};
 use super::estimate::Softmax;
 use super::front::Front;
@@ -38,6 +38,8 @@ pub(crate) struct Clusters {
     failures: usize,
     /// Tokens for which few rows are attended exactly.
     rest: usize,
+    /// Why.
+    why: Why,
     /// Tokens since many rows were attended: what these have found is of rows with known keys of their own.
     since: usize,
     /// Segments that the entries are of.
@@ -65,6 +67,7 @@ impl Clusters {
             measured: false,
             failures: 0,
             rest: 0,
+            why: Why::Strict,
             since: 0,
             shown: 0,
             covers: true,
@@ -88,8 +91,9 @@ impl Clusters {
         self.since = if self.memo.take_prompt() { 0 } else { self.since + tokens };
         if let Some((control, failed)) = self.memo.take_control() {
             self.control = control;
-            self.measured = !failed;
-            self.failures = if failed { self.failures + 1 } else { 0 };
+            self.measured = failed.is_none();
+            self.failures = if failed.is_some() { self.failures + 1 } else { 0 };
+            self.why = failed.unwrap_or(self.why);
             if self.failures == FAILURES {
                 (self.rest, self.failures) = (REST, 0);
             }
@@ -177,15 +181,20 @@ impl Clusters {
         self.control
     }
 
-    /// Whether few rows are attended exactly for now.
-    pub(crate) fn rests(&self) -> bool {
+    /// Why few rows are attended exactly for now, if they are.
+    pub(super) fn rests(&self) -> Option<Why> {
+        (self.rest > 0).then_some(self.why)
+    }
+
+    /// Whether they are.
+    pub(crate) fn rest(&self) -> bool {
         self.rest > 0
     }
 
     /// Notes what many rows have found: for those after the next append.
     pub(crate) fn note(&self, control: &Control, heavy: impl Iterator<Item = u32>) {
         if control.is_measured() {
-            self.memo.control(control, false);
+            self.memo.control(control, None);
         }
         heavy.for_each(|key| self.memo.heavy(key, CUT));
         self.memo.prompt();
@@ -283,8 +292,11 @@ impl Block<'_> {
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
     ) {
-        if !self.sees_all(clusters) || clusters.rests() {
-            return self.few_exactly(&mut work.dense, stats, watch.as_mut());
+        if !self.sees_all(clusters) {
+            return self.few_exactly(Why::Short, &mut work.dense, stats, watch.as_mut());
+        }
+        if let Some(why) = clusters.rests() {
+            return self.few_exactly(why, &mut work.dense, stats, watch.as_mut());
         }
         let softmax = self.softmax();
         // A row in so many is attended exactly, too, after a prompt sooner, and all until something was measured.
@@ -305,7 +317,7 @@ impl Block<'_> {
                 let state = &work.dense.state[work.dense.sizes.rows..][..of.heads * self.n];
                 if state.iter().any(|sum| !sum.is_normal()) {
                     // Rounding has put the mean of some keys above all of them: nothing is left of the weights.
-                    return self.few_exactly(&mut work.dense, stats, None);
+                    return self.few_exactly(Why::Strict, &mut work.dense, stats, None);
                 }
                 self.write_few(of, check, &mut work.dense);
                 if check {
@@ -322,7 +334,8 @@ impl Block<'_> {
             let entries = clusters.front.entries() as u64;
             let cost = opened + (known + entries) * queries + visible - far * queries;
             let pays = !self.auto || cost as f32 <= PAYS * visible as f32;
-            clusters.memo.control(&control, verdict == Verdict::Fail || !pays);
+            let why = (verdict == Verdict::Fail).then_some(Why::Strict).or((!pays).then_some(Why::Costly));
+            clusters.memo.control(&control, why);
             squares[..self.n].iter().for_each(|&[error, output]| stats.measured.note(error, output));
             if let Some(watch) = watch {
                 (0..self.n * self.group).for_each(|r| watch(self.first + r / self.n, r % self.n, Scored::All));
@@ -541,7 +554,7 @@ impl Block<'_> {
     }
 
     /// Attends few rows of all heads exactly.
-    fn few_exactly(&self, work: &mut dense::Work, stats: &mut AttentionStats, watch: Option<&mut Watch<'_>>) {
+    fn few_exactly(&self, why: Why, work: &mut dense::Work, stats: &mut AttentionStats, watch: Option<&mut Watch<'_>>) {
         // Heads read keys and values together, as many as there is room for.
         let most = (MOST / self.n).max(1);
         for h in (0..self.group).step_by(most) {
@@ -550,7 +563,8 @@ impl Block<'_> {
             stats.add_exact(pairs);
         }
         let queries = (self.n * self.group) as u64;
-        (stats.rows, stats.exact_rows) = (stats.rows + queries, stats.exact_rows + queries);
+        stats.rows += queries;
+        why.count(queries, &mut stats.exact_rows);
         if let Some(watch) = watch {
             (0..self.n * self.group).for_each(|r| watch(self.first + r / self.n, r % self.n, Scored::All));
         }

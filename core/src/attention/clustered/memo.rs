@@ -4,7 +4,7 @@
 //! head has grown. So what a row gets depends on what was attended before the last append, never on when or on which thread.
 
 use super::ablation::{Part, without};
-use super::control::Control;
+use super::control::{Control, Why};
 use super::policy::{LEVELS, PLACES};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -33,7 +33,8 @@ impl Largest {
 #[derive(Debug)]
 pub(super) struct Memo {
     heavy: [Largest; PLACES],
-    /// One more than the level that is to be used, two more than the last where none keeps the tolerance.
+    /// One more than the level that is to be used; beyond the last where cells do not pay, and one more where no level keeps the
+    /// tolerance.
     level: Largest,
     /// Mean squared relative error at that level.
     error: Largest,
@@ -63,8 +64,13 @@ impl Memo {
     }
 
     /// Notes what rows have made of the threshold.
-    pub(super) fn control(&self, control: &Control, failed: bool) {
-        self.level.note(if failed { LEVELS as u32 + 1 } else { control.level() as u32 + 1 });
+    pub(super) fn control(&self, control: &Control, failed: Option<Why>) {
+        let level = match failed {
+            None => control.level(),
+            Some(Why::Costly) => LEVELS,
+            Some(_) => LEVELS + 1,
+        };
+        self.level.note(level as u32 + 1);
         self.error.note(control.error().to_bits());
     }
 
@@ -83,10 +89,11 @@ impl Memo {
         self.heavy.iter_mut().filter_map(|place| (place.take() & ((1 << KEY) - 1)).checked_sub(1))
     }
 
-    /// The threshold, if somebody noted one, and whether it failed.
-    pub(super) fn take_control(&mut self) -> Option<(Control, bool)> {
+    /// The threshold, if somebody noted one, and why it is of no use, if it is not.
+    pub(super) fn take_control(&mut self) -> Option<(Control, Option<Why>)> {
         let (level, error) = (self.level.take() as usize, f32::from_bits(self.error.take()));
         let level = level.checked_sub(1)?;
-        Some((Control::at(level.min(LEVELS - 1), error), level == LEVELS))
+        let failed = (level >= LEVELS).then(|| if level == LEVELS { Why::Costly } else { Why::Strict });
+        Some((Control::at(level.min(LEVELS - 1), error), failed))
     }
 }
