@@ -39,7 +39,7 @@ fn kinds() -> Vec<(&'static str, usize, Vec<f32>)> {
         (
             "most keys hidden",
             1,
-            biases(1, KEYS, |_, i, j| if hash(i as u64 / 40, j as u64 / 300) % 4 > 0 { HIDDEN } else { 0.0 }),
+            biases(1, KEYS, |_, i, j| if hash(i as u64 / 40, j as u64 / 300).is_multiple_of(4) { 0.0 } else { HIDDEN }),
         ),
         ("rows that see nothing", 1, biases(1, KEYS, |_, i, _| if i % 50 == 7 { HIDDEN } else { 1.0 })),
         ("far below", 1, biases(1, KEYS, |_, _, j| if j < 700 { -1e30 } else { -5.0 })),
@@ -87,11 +87,13 @@ fn gentle_biases_leave_most_cells_closed() {
     for (what, n, data) in gentle(keys) {
         let mask = Mask::Additive(Tensor::new(&data, [1, n, ROWS, keys]).unwrap());
         let (want, ..) = heads.run(mask, mode(Mode::Exact, 0.0));
-        for way in [Mode::Accelerated, Mode::Auto] {
-            let (have, _, stats) = heads.run(mask, mode(way, 0.1));
-            assert!(distance(&have, &want) < 0.1, "{what}: {}", distance(&have, &want));
-            assert!(stats.pairs < stats.pairs_dense / 2, "{what}: {stats:?}, without biases {plain:?}");
-        }
+        let (have, _, stats) = heads.run(mask, mode(Mode::Accelerated, 0.1));
+        assert!(distance(&have, &want) < 0.1, "{what}: {}", distance(&have, &want));
+        assert!(stats.pairs < stats.pairs_dense / 2, "{what}: {stats:?}, without biases {plain:?}");
+        let (have, _, stats) = heads.run(mask, mode(Mode::Auto, 0.1));
+        assert!(distance(&have, &want) < 0.1, "{what}: {}", distance(&have, &want));
+        // Biases that are read cost, so that heads which open many cells are attended exactly.
+        assert!(stats.exact_rows.costly < stats.rows && stats.exact_rows.strict == 0, "{what}: {stats:?}");
     }
 }
 

@@ -1,11 +1,11 @@
 //! Biases added to scores.
 
-use super::kernels;
+use super::element::F16;
 use super::rows;
 use super::tile::PANEL;
 use super::vector::Simd;
-use crate::mem::{Dtype, Rows, Tensor};
-use half::f16;
+use super::{Task, kernels};
+use crate::mem::{Rows, Tensor};
 
 /// Keys whose bias is widened at a time.
 const BIAS: usize = 64;
@@ -135,28 +135,40 @@ impl RowBias<'_> {
         self.biases.cols()
     }
 
-    /// The bias of key `j`.
-    #[inline(always)]
-    pub(crate) fn at(&self, j: usize) -> f32 {
-        match (self.biases.row_f32(self.row), self.biases.row_bits(self.row)) {
-            (Some(row), _) => row[j],
-            (_, Some(bits)) if self.biases.dtype() == Dtype::F16 => f16::from_bits(bits[j]).to_f32(),
-            _ => unreachable!("biases are f32 or f16"),
-        }
-    }
-
     /// Biases of keys into all of `out`.
     #[inline(always)]
     pub(crate) fn read<S: Simd>(&self, s: S, keys: BiasKeys<'_>, out: &mut [f32]) {
-        match keys {
-            BiasKeys::Run(begin) => rows::widen_part(s, &self.biases, self.row, begin, out),
-            BiasKeys::List(keys) => self.list(keys, out),
+        match (keys, self.biases.row_f32(self.row), self.biases.row_bits(self.row)) {
+            (BiasKeys::Run(begin), ..) => rows::widen_part(s, &self.biases, self.row, begin, out),
+            (BiasKeys::List(keys), Some(row), _) => {
+                out.iter_mut().zip(keys).for_each(|(to, &j)| *to = row[j as usize]);
+            }
+            (BiasKeys::List(keys), _, Some(bits)) => {
+                // Masks have no other type of 16 bits.
+                for (out, keys) in out.chunks_mut(SQUARE).zip(keys.chunks(SQUARE)) {
+                    let mut short = [0; SQUARE];
+                    short.iter_mut().zip(keys).for_each(|(to, &j)| *to = bits[j as usize]);
+                    rows::convert::<F16, S>(s, &short[..out.len()], out);
+                }
+            }
+            _ => unreachable!("rows have elements of 32 or 16 bits"),
         }
     }
+}
 
-    /// Biases of these keys.
-    pub(crate) fn list(&self, keys: &[u32], out: &mut [f32]) {
-        out.iter_mut().zip(keys).for_each(|(to, &j)| *to = self.at(j as usize));
+/// Biases of one query for these keys into all of `out`.
+pub(crate) struct ListBiases<'a> {
+    pub(crate) of: RowBias<'a>,
+    pub(crate) keys: &'a [u32],
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Task for ListBiases<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.of.read(s, BiasKeys::List(self.keys), self.out);
     }
 }
 
@@ -179,12 +191,84 @@ impl BiasKeys<'_> {
     }
 }
 
-/// Largest bias of some keys, and the logarithm of the sum of `exp(bias - largest)`; -inf and 0 where a row sees none of them.
-#[inline(always)]
-pub(crate) fn summary<S: Simd>(s: S, biases: &mut [f32]) -> [f32; 2] {
-    let most = kernels::max(s, biases);
-    if most == f32::NEG_INFINITY {
-        return [most, 0.0];
+/// Keys of a cell, and cells of a segment.
+const CELL: usize = SQUARE;
+
+/// Biases of a segment's keys: those that cells are cut from.
+pub(crate) const SEGMENT: usize = CELL * CELL;
+
+/// How far apart the biases of a cell's keys may be for mean and variance to stand for the sum of their exponentials: it is off by
+/// less than 2 % then.
+const NARROW: f32 = 1.0;
+
+/// Logarithm of the number of keys of a cell.
+const LOG_CELL: f32 = 4.0 * core::f32::consts::LN_2;
+
+/// Of the cells of a segment the largest bias of a key that is not known, and the logarithm of the sum of `exp(bias - largest)` over them;
+/// -inf and 0 where all are hidden.
+pub(crate) struct CellBiases {
+    pub(crate) most: [f32; CELL],
+    pub(crate) more: [f32; CELL],
+}
+
+impl CellBiases {
+    /// From the biases of the segment's keys in their order, the keys by cell, and which of these are known.
+    #[inline(always)]
+    pub(crate) fn new<S: Simd>(s: S, biases: &[f32; SEGMENT], ids: &[u32], known: &[u16]) -> CellBiases {
+        let mut cells = CellBiases { most: [0.0; CELL], more: [0.0; CELL] };
+        let (mut high, mut low) = (s.splat(f32::NEG_INFINITY), s.splat(f32::INFINITY));
+        for i in (0..SEGMENT).step_by(S::LANES) {
+            // SAFETY: a vector from element i on is inside.
+            let x = unsafe { s.load(biases.as_ptr().add(i)) };
+            (high, low) = (s.max(high, x), s.min(low, x));
+        }
+        let (high, low) = (s.reduce_max(high), -s.reduce_max(s.sub(s.splat(0.0), low)));
+        if high == low {
+            cells.most = [high; CELL];
+            for (more, known) in cells.more.iter_mut().zip(known).filter(|_| high > f32::NEG_INFINITY) {
+                *more = if *known == 0 { LOG_CELL } else { libm::logf(known.count_zeros() as f32) };
+            }
+            return cells;
+        }
+        // `[key of the cell][cell]`: a cell in a lane.
+        let mut by_key = [0.0; SEGMENT];
+        for (cell, ids) in ids.chunks_exact(CELL).enumerate() {
+            for (j, &id) in ids.iter().enumerate() {
+                by_key[j * CELL + cell] = biases[id as usize % SEGMENT];
+            }
+        }
+        let mut wide = [0.0; CELL];
+        for c in (0..CELL).step_by(S::LANES) {
+            let (mut most, mut least) = (s.splat(f32::NEG_INFINITY), s.splat(f32::INFINITY));
+            let (mut sum, mut squares) = (s.splat(0.0), s.splat(0.0));
+            for j in 0..CELL {
+                // SAFETY: vector c of the cells of key j.
+                let x = unsafe { s.load(by_key.as_ptr().add(j * CELL + c)) };
+                (most, least) = (s.max(most, x), s.min(least, x));
+                // Near 0 where the mean counts, so that squares keep their digits.
+                let x = s.sub(x, s.splat(high));
+                (sum, squares) = (s.add(sum, x), s.fma(x, x, squares));
+            }
+            let mean = s.mul(sum, s.splat(1.0 / CELL as f32));
+            let variance = s.sub(s.mul(squares, s.splat(1.0 / CELL as f32)), s.mul(mean, mean));
+            let log = s.fma(variance, s.splat(0.5), s.add(mean, s.splat(LOG_CELL)));
+            // SAFETY: vector c of all three.
+            unsafe {
+                s.store(cells.most.as_mut_ptr().add(c), most);
+                s.store(cells.more.as_mut_ptr().add(c), s.sub(log, s.sub(most, s.splat(high))));
+                s.store(wide.as_mut_ptr().add(c), s.sub(most, least));
+            }
+        }
+        for cell in (0..CELL).filter(|&cell| known[cell] != 0 || wide[cell].is_nan() || wide[cell] > NARROW) {
+            let mut biases = [f32::NEG_INFINITY; CELL];
+            for (j, bias) in biases.iter_mut().enumerate().filter(|(j, _)| known[cell] >> j & 1 == 0) {
+                *bias = by_key[j * CELL + cell];
+            }
+            let most = kernels::max(s, &biases);
+            let finite = most > f32::NEG_INFINITY;
+            let sum = if finite { kernels::exp2_sum(s, &mut biases, core::f32::consts::LOG2_E, most) } else { 1.0 };
+            (cells.most[cell], cells.more[cell]) = (most, libm::logf(sum));
+        }
+        cells
     }
-    [most, libm::logf(kernels::exp2_sum(s, biases, core::f32::consts::LOG2_E, most))]
 }

@@ -1,6 +1,6 @@
 //! Biases of the keys behind entries beside their definition, on every instruction set of the machine.
 
-use super::bias::HeadBiases;
+use super::bias::{HeadBiases, SEGMENT};
 use super::clustered::{CELL, EntryBiases, ScoreEntries, WeighEntries};
 use super::clustered_tests::{capped, close, dot, isas, noise, panel};
 use super::online::State;
@@ -11,10 +11,10 @@ use std::format;
 use std::vec;
 use std::vec::Vec;
 
-/// Biases of two heads, some keys hidden, and the query of each row.
-pub(super) fn some_biases(rows: usize, keys: usize) -> (Vec<f16>, Vec<[u32; 2]>) {
-    let mut biases: Vec<f16> = noise(2 * rows * keys, 31).iter().map(|&x| f16::from_f32(x)).collect();
-    biases.iter_mut().step_by(11).for_each(|x| *x = f16::NEG_INFINITY);
+/// Biases of two heads, one key in so many hidden, and the query of each row.
+pub(super) fn some_biases(rows: usize, keys: usize, scale: f32, hidden: usize) -> (Vec<f16>, Vec<[u32; 2]>) {
+    let mut biases: Vec<f16> = noise(2 * rows * keys, 31).iter().map(|&x| f16::from_f32(scale * x + 2.5)).collect();
+    biases.iter_mut().step_by(hidden).for_each(|x| *x = f16::NEG_INFINITY);
     (biases, (0..rows as u32).map(|r| [r % 2, r * 5 % rows as u32]).collect())
 }
 
@@ -22,19 +22,33 @@ pub(super) fn heads_of(biases: &[f16], rows: usize, keys: usize) -> HeadBiases<'
     HeadBiases { tensor: Tensor::new(biases, [1, 2, rows, keys]).expect("shape"), batch: 0 }
 }
 
+/// The bias that the query of a head has for a key.
+pub(super) fn bias_at(biases: &[f16], keys: usize, [head, row]: [u32; 2], key: usize) -> f64 {
+    let rows = biases.len() / 2 / keys;
+    biases[(head as usize * rows + row as usize) * keys + key].to_f64()
+}
+
 #[test]
 fn biases_of_the_keys_behind_entries_count() {
-    // Keys of two segments, the last not whole.
-    let (n, keys, dim) = (2 * CELL, 500, 8);
-    let ids: Vec<u32> = (0..n * CELL).map(|i| (i * 7 % (keys / 2) + i / (n * CELL / 2) * (keys / 2)) as u32).collect();
+    // Keys of the first and the third of three segments, in any order.
+    let (n, keys, dim) = (2 * CELL, 3 * SEGMENT, 8);
+    let ids: Vec<u32> = (0..n * CELL).map(|i| (i * 7 % SEGMENT + i / SEGMENT * 2 * SEGMENT) as u32).collect();
     let mut known = vec![0u16; n];
     (known[2], known[4]) = (0b101, u16::MAX);
     let shift: Vec<f32> = known.iter().map(|&k| if k == u16::MAX { f32::NEG_INFINITY } else { 0.3 }).collect();
     let (mean_keys, q) = (noise(n * dim, 32), noise(PANEL * dim, 33));
-    let (biases, queries) = some_biases(PANEL, keys);
-    let of = heads_of(&biases, PANEL, keys).of(&queries);
     let factor = std::f32::consts::LOG2_E;
-    for isa in isas() {
+    // Far apart, some hidden; near each other; all alike; all hidden.
+    let kinds = [(1.0, 11, 10.0), (0.2, usize::MAX, 50.0), (0.0, usize::MAX, 10.0), (1.0, 1, 10.0)];
+    for (isa, (scale, hidden, unit)) in isas().flat_map(|isa| kinds.map(|kind| (isa, kind))) {
+        let (mut biases, queries) = some_biases(PANEL, keys, scale, hidden);
+        if hidden < keys {
+            // A whole cell, too.
+            let row =
+                |row: &mut [f16]| ids[7 * CELL..8 * CELL].iter().for_each(|&j| row[j as usize] = f16::NEG_INFINITY);
+            biases.chunks_mut(keys).for_each(row);
+        }
+        let of = heads_of(&biases, PANEL, keys).of(&queries);
         let entries = EntryBiases { of, ids: &ids, known: &known };
         let (lanes, q_panel) = (PANEL - 3, panel(&q, dim, PANEL - 3));
         let (mut max, mut sum, mut alpha) = ([f32::NEG_INFINITY; PANEL], [0.0; PANEL], [1.0; PANEL]);
@@ -57,7 +71,7 @@ fn biases_of_the_keys_behind_entries_count() {
                 let of_e = known[e];
                 (0..CELL).filter(move |j| of_e >> j & 1 == 0)
             };
-            let bias = |e: usize, j: usize| f64::from(of.row(lane).at(ids[e * CELL + j] as usize));
+            let bias = |e: usize, j: usize| bias_at(&biases, keys, queries[lane], ids[e * CELL + j] as usize);
             let mut row_scores: Vec<f32> = (0..n).map(|e| logit(e) as f32 / 0.7).collect();
             let (mut row_max, mut row_sum, mut row_weights) = (f32::NEG_INFINITY, 0.0, vec![f32::NAN; n]);
             isa.run(WeighEntries {
@@ -76,7 +90,7 @@ fn biases_of_the_keys_behind_entries_count() {
                 let at = e * PANEL + lane;
                 let most = unknown(e).map(|j| bias(e, j)).fold(f64::NEG_INFINITY, f64::max);
                 let mass = unknown(e).map(|j| (logit(e) + bias(e, j)).exp()).sum::<f64>();
-                if known[e] == u16::MAX {
+                if mass == 0.0 {
                     assert_eq!((scores[at], weights[at]), (f32::NEG_INFINITY, 0.0), "{what}");
                     assert_eq!((row_scores[e], row_weights[e]), (f32::NEG_INFINITY, 0.0), "{what}");
                     continue;
@@ -84,12 +98,12 @@ fn biases_of_the_keys_behind_entries_count() {
                 close(scores[at], logit(e) + most, 10.0, &what);
                 close(row_scores[e], logit(e) + most, 10.0, &what);
                 let [of_panel, of_row] = [max[lane], row_max].map(|max| mass * (-f64::from(max)).exp());
-                close(weights[at], of_panel, 10.0 * (1.0 + of_panel), &what);
-                close(row_weights[e], of_row, 10.0 * (1.0 + of_row), &what);
+                close(weights[at], of_panel, unit * (1.0 + of_panel), &what);
+                close(row_weights[e], of_row, unit * (1.0 + of_row), &what);
                 (all, all_of_row) = (all + of_panel, all_of_row + of_row);
             }
-            close(sum[lane], all, 100.0 * (1.0 + all), isa.name());
-            close(row_sum, all_of_row, 100.0 * (1.0 + all_of_row), isa.name());
+            close(sum[lane], all, 10.0 * unit * (1.0 + all), isa.name());
+            close(row_sum, all_of_row, 10.0 * unit * (1.0 + all_of_row), isa.name());
         }
     }
 }

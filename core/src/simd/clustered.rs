@@ -1,7 +1,7 @@
 //! Kernels of accelerated attention. Panels of queries (one a lane) meet entries, the mean keys that stand for many: scored, screened,
 //! weighed. Keys of opened cells (one a lane) meet lists of rows.
 
-use super::bias::{self, BiasKeys, Biases};
+use super::bias::{BiasKeys, Biases, CellBiases, SEGMENT};
 use super::online::{self, State};
 use super::tile::{self, PANEL, ROWS, Span, Values};
 use super::vector::Simd;
@@ -13,9 +13,6 @@ pub(crate) const CELL: usize = 16;
 
 /// Entries whose mean values are added in one go: they stay in the second-level cache.
 const CHUNK: usize = 512;
-
-/// Biases of a row that are widened at once: those of the keys of a segment, which cells are cut from.
-const BIASES: usize = 256;
 
 /// Standard deviations of a logit up to which a cell's mass is estimated: beyond, cells are opened wherever they matter.
 const WIDEST: f32 = 4.0;
@@ -95,9 +92,12 @@ impl Task for ScoreEntries<'_, '_> {
         assert!(self.shift.len() >= n && self.weights.len() >= n * PANEL && self.scores.len() >= n * PANEL);
         if let Some(biases) = &self.biases {
             for lane in 0..self.lanes {
-                biases.each(s, lane, |e, [most, more]| {
-                    self.scores[e * PANEL + lane] += most;
-                    self.weights[e * PANEL + lane] = more;
+                biases.each(s, lane, |first, cells| {
+                    for (i, (most, more)) in cells.most.iter().zip(cells.more).enumerate() {
+                        let at = (first + i) * PANEL + lane;
+                        self.scores[at] += most;
+                        self.weights[at] = more;
+                    }
                 });
             }
         }
@@ -139,23 +139,16 @@ pub(crate) struct EntryBiases<'a> {
 }
 
 impl EntryBiases<'_> {
-    /// For every entry the largest bias that row `r` has for one of its keys that are not known, and the logarithm of the sum of
-    /// `exp(bias - largest)`; -inf and 0 where the row sees none.
+    /// What the biases of row `r` come to, for every segment of entries: the first of them, and its cells.
     #[inline(always)]
-    fn each<S: Simd>(&self, s: S, r: usize, mut with: impl FnMut(usize, [f32; 2])) {
-        let (row, mut wide) = (self.of.row(r), [0.0; BIASES]);
-        let (mut begin, mut end) = (0, 0);
-        for (e, (ids, &known)) in self.ids.chunks_exact(CELL).zip(self.known).enumerate() {
-            let mut biases = [f32::NEG_INFINITY; CELL];
-            for (j, id) in (0..CELL).filter(|j| known >> j & 1 == 0).map(|j| (j, ids[j] as usize)) {
-                if id < begin || id >= end {
-                    begin = id / BIASES * BIASES;
-                    end = (begin + BIASES).min(row.keys());
-                    row.read(s, BiasKeys::Run(begin), &mut wide[..end - begin]);
-                }
-                biases[j] = wide[id - begin];
-            }
-            with(e, bias::summary(s, &mut biases));
+    fn each<S: Simd>(&self, s: S, r: usize, mut with: impl FnMut(usize, &CellBiases)) {
+        let (row, mut biases) = (self.of.row(r), [0.0; SEGMENT]);
+        for (nth, (ids, known)) in self.ids.chunks_exact(SEGMENT).zip(self.known.chunks_exact(CELL)).enumerate() {
+            // Keys of a segment are consecutive where there are biases.
+            let begin = ids[0] as usize / SEGMENT * SEGMENT;
+            let end = (begin + SEGMENT).min(row.keys());
+            row.read(s, BiasKeys::Run(begin), &mut biases[..end - begin]);
+            with(nth * CELL, &CellBiases::new(s, &biases, ids, known));
         }
     }
 }
@@ -435,8 +428,9 @@ impl OpenCells<'_> {
                 kernels::logits(s, &mut p[b], scale, cap);
             }
             if let Some(biases) = &self.biases {
-                let bias = biases.row(list[b]);
-                p[b].iter_mut().zip(&self.ids[e * CELL..]).for_each(|(p, &id)| *p += bias.at(id as usize));
+                let mut more = [0.0; CELL];
+                biases.row(list[b]).read(s, BiasKeys::List(&self.ids[e * CELL..][..CELL]), &mut more);
+                p[b].iter_mut().zip(more).for_each(|(p, more)| *p += more);
             }
             if known != 0 {
                 for (j, p) in p[b].iter_mut().enumerate() {
@@ -544,9 +538,9 @@ impl Task for WeighEntries<'_> {
             kernels::logits(s, &mut self.scores[..n], scale, cap);
         }
         if let Some((biases, r)) = &self.biases {
-            biases.each(s, *r, |e, [most, more]| {
-                self.scores[e] += most;
-                self.weights[e] = more;
+            biases.each(s, *r, |first, cells| {
+                self.scores[first..].iter_mut().zip(&cells.most).for_each(|(to, most)| *to += most);
+                self.weights[first..][..CELL].copy_from_slice(&cells.more);
             });
         }
         let none = s.splat(f32::NEG_INFINITY);

@@ -1,7 +1,7 @@
 //! Kernels of accelerated attention beside their definition, on every instruction set of the machine.
 
 use super::Isa;
-use super::bias_tests::{heads_of, some_biases};
+use super::bias_tests::{bias_at, heads_of, some_biases};
 use super::clustered::{
     AddMeans, CELL, EstimateEntries, MarkEntries, OpenCells, OpenRoom, ScoreEntries, Screen, Spread, WeighEntries,
 };
@@ -293,7 +293,7 @@ fn opened_cells_are_attended_exactly() {
                 let some = hash(20, i as u64) & hash(21, i as u64);
                 *bits = [0, u64::MAX, some, u64::MAX, 1][i % n] & ((1u64 << live) - 1);
             }
-            let (biases, queries) = some_biases(rows, keys);
+            let (biases, queries) = some_biases(rows, keys, 1.0, 11);
             let of = heads_of(&biases, rows, keys).of(&queries);
             for (logits, biased) in [(None, false), (Some((0.7, 1.5)), false), (Some((0.7, 1.5)), true)] {
                 for shorts in [false, true] {
@@ -339,7 +339,7 @@ fn opened_cells_are_attended_exactly() {
                             .map(|i| ids[i] as usize)
                             .collect();
                         want_pairs += mine.len() as u64;
-                        let more = |j: usize| if biased { f64::from(of.row(r).at(j)) } else { 0.0 };
+                        let more = |j: usize| if biased { bias_at(&biases, keys, queries[r], j) } else { 0.0 };
                         let score =
                             |j: usize| capped(dot(&q[r * dim..][..dim], &k_wide[j * dim..][..dim]), logits) + more(j);
                         let top = mine.iter().map(|&j| score(j)).fold(f64::from(max_before[r]), f64::max);

@@ -8,7 +8,8 @@ use super::control::{Control, Opening, Verdict, Why};
 use super::estimate::{Estimates, Softmax};
 use super::front::Front;
 use super::policy::{
-    BLOCK_QUERIES, BLOCK_ROWS, CELL, CELLS, CHECKING, KNOWING, KNOWN, LEAST, LONG, PAYS, SEGMENT, TOGETHER,
+    BIASED_ENTRY_COST, BLOCK_QUERIES, BLOCK_ROWS, CELL, CELLS, CHECKING, ENTRY_COST, KNOWING, KNOWN, LEAST, LONG,
+    OPENED_COST, PAYS, SEGMENT, TOGETHER,
 };
 use super::rows::{Room, RowSet};
 use super::sample::{Heavy, Sampled};
@@ -202,9 +203,10 @@ impl Block<'_> {
         };
         let queries = self.n * self.group;
         let checks = sampled.checks().len() as f32;
-        let each = work.front.entries() as f32 * 1.4 + work.front.known.len() as f32;
+        let entry = if self.biases().is_some() { BIASED_ENTRY_COST } else { ENTRY_COST };
+        let each = work.front.entries() as f32 * entry + work.front.known.len() as f32;
         let sampling = (sampled.all().len() * self.group * work.segments.len() * SEGMENT) as f32;
-        let opening = opened as f32 * 1.6 * self.n as f32 / checks;
+        let opening = opened as f32 * OPENED_COST * self.n as f32 / checks;
         let cost = each * queries as f32 + self.near_pairs(work) as f32 + sampling + opening;
         if self.auto && cost > PAYS * visible as f32 {
             return self.exact(Why::Costly, &mut work.exact, stats, watch);

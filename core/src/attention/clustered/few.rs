@@ -17,6 +17,7 @@ use super::policy::{
 use super::tree::Tree;
 use crate::error::{Result, reserved};
 use crate::mem::{Buf, Maker, Memory, Plan, Rows, Tensor};
+use crate::simd::bias::ListBiases;
 use crate::simd::clustered::{EstimateEntries, MarkEntries, WeighEntries};
 use crate::simd::few::{Lies, Weights};
 use crate::simd::gather::Gather;
@@ -436,7 +437,7 @@ impl Block<'_> {
         let mask = self.biases().map_or(Mask::None, |biases| {
             let (queries, room) = (self.queries(of), &mut room[..rows * ids.len()]);
             for (r, out) in room.chunks_exact_mut(ids.len()).enumerate() {
-                biases.of(&queries).row(r).list(ids, out);
+                self.isa.run(ListBiases { of: biases.of(&queries).row(r), keys: ids, out });
             }
             Tensor::new(room, shape).map_or(Mask::None, Mask::Additive)
         });

@@ -93,7 +93,7 @@ impl Memo {
     pub(super) fn take_control(&mut self) -> Option<(Control, Option<Why>)> {
         let (level, error) = (self.level.take() as usize, f32::from_bits(self.error.take()));
         let level = level.checked_sub(1)?;
-        let failed = (level >= LEVELS).then(|| if level == LEVELS { Why::Costly } else { Why::Strict });
+        let failed = (level >= LEVELS).then_some(if level == LEVELS { Why::Costly } else { Why::Strict });
         Some((Control::at(level.min(LEVELS - 1), error), failed))
     }
 }
