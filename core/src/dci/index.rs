@@ -235,11 +235,6 @@ impl Index {
         self.memory.report()
     }
 
-    /// The source this index allocates from.
-    pub fn memory_source(&self) -> &Memory {
-        &self.memory
-    }
-
     /// One more than the largest id ever given out or used (saturating): where automatic ids go on.
     pub fn next_id(&self) -> u64 {
         self.next_id
@@ -258,18 +253,6 @@ impl Index {
     /// The key with this id.
     pub fn key(&self, id: u64) -> Option<&[f32]> {
         self.slot(id).map(|s| self.key_at(s))
-    }
-
-    /// The directions.
-    #[cfg(feature = "internals")]
-    pub fn projector(&self) -> &Projector {
-        &self.projector
-    }
-
-    /// The lift as it stands (bound 0 with the L2 metric or before the first key).
-    #[cfg(feature = "internals")]
-    pub fn lift(&self) -> &Lift {
-        &self.lift
     }
 
     pub(super) fn slot(&self, id: u64) -> Option<u32> {
