@@ -118,9 +118,9 @@ impl Store {
         match self {
             Store::F32(b) => Rows::new(&b[..n * cols], cols),
             #[cfg(feature = "half")]
-            Store::F16(b) => Rows::f16(&b[..n * cols], cols),
+            Store::F16(b) => Rows::new(&b[..n * cols], cols),
             #[cfg(feature = "half")]
-            Store::Bf16(b) => Rows::bf16(&b[..n * cols], cols),
+            Store::Bf16(b) => Rows::new(&b[..n * cols], cols),
         }
         .unwrap_or_else(|_| unreachable!("whole rows are stored"))
     }

@@ -155,16 +155,6 @@ impl<'a> Rows<'a> {
         Rows::strided(data, whole_rows(data.len(), cols)?, cols, cols)
     }
 
-    /// Packed f16 rows.
-    pub fn f16(data: &'a [f16], cols: usize) -> Result<Self> {
-        Rows::new(data, cols)
-    }
-
-    /// Packed bf16 rows.
-    pub fn bf16(data: &'a [bf16], cols: usize) -> Result<Self> {
-        Rows::new(data, cols)
-    }
-
     /// Rows of `cols` elements, `stride` elements apart, inside `data`.
     ///
     /// # Errors

@@ -6,6 +6,14 @@ use core::ptr::NonNull;
 use std::vec;
 use std::vec::Vec;
 
+impl<'a> super::Rows<'a> {
+    /// [`Rows::new`](super::Rows::new), by the name that a test of kernels has for it.
+    #[cfg(feature = "full")]
+    pub(crate) fn f16(data: &'a [super::f16], cols: usize) -> Result<Self> {
+        super::Rows::new(data, cols)
+    }
+}
+
 /// Memory of fixed size, for both builds; declared before what lives in it.
 pub(crate) struct Region {
     pub(crate) memory: Memory,

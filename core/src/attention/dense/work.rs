@@ -209,7 +209,7 @@ pub(crate) fn finish_row<S: Simd>(s: S, head: &Head<'_>, i: usize, r: usize, wor
 }
 
 /// Notes what the rows see; returns the number of pairs.
-pub(crate) fn note_seen(head: &Head<'_>, queries: Queries<'_>, rows: usize, work: &mut Work) -> u64 {
+pub(crate) fn note_seen(head: &Head<'_>, queries: Queries, rows: usize, work: &mut Work) -> u64 {
     let keep = head.masking.keep(head.batch);
     let count = |keep: &[u8]| keep.iter().filter(|&&k| k != 0).count();
     let mut pairs = 0;
