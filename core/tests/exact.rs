@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 mod common;
 
-use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend, plan, plan_fixed_scores};
+use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend, plan};
 use iceformer_core::attention::merge;
 use iceformer_core::attention::{Mask, Masking};
 use iceformer_core::mem::{Dtype, Memory, Plan, Rows, RowsMut, Tensor};
@@ -144,15 +144,7 @@ fn check(head: &Head<'_>, tolerance: f64, what: &str) {
 /// The same with scores in fixed point; also their standard error.
 fn run_fixed(isa: Isa, head: &Head<'_>) -> (Vec<f32>, Vec<f32>, f32) {
     let (rows, dv) = (head.q.rows(), head.v.cols());
-    let mut plan = Plan::new();
-    Memory::plan(&mut plan);
-    self::plan(&mut plan, head.q.cols(), dv, rows);
-    plan_fixed_scores(&mut plan, head.q.cols(), dv);
-    let bytes = plan.finish().unwrap().bytes;
-    let memory = common::memory(bytes);
-    let work = Work::new_in(&memory, head.q.cols(), dv, rows).unwrap();
-    let mut work = work.with_fixed_scores(&memory).unwrap();
-    assert_eq!(memory.report().used, bytes);
+    let mut work = Work::new_fixed(&common::memory(0), head.q.cols(), dv, rows).unwrap();
     let (mut out, mut lse) = (vec![f32::NAN; rows * dv], vec![f32::NAN; rows]);
     attend(isa, head, 0, rows, &mut RowsMut::new(&mut out, dv).unwrap(), Some(&mut lse), &mut work);
     (out, lse, work.score_error() * head.scale)

@@ -4,7 +4,7 @@ use super::cells::{Cells, Keys, LEAST_ASKED};
 use super::level::{Level, MAX_LEVELS, room};
 use super::params::{Directions, IndexOptions, MAX_KEYS, MAX_NORM, Metric};
 use super::slots::{NO_ID, UNLINKED, sort};
-use crate::error::{Error, Result, Status, reserved};
+use crate::error::{Error, Result, Status, reserved, same};
 use crate::features::{CELLS, Part};
 use crate::idmap::IdMap;
 use crate::list::{Pool, SkipList};
@@ -139,8 +139,8 @@ impl Index {
         Ok(())
     }
 
-    /// All arrays, for resolved options; `keys` are those of an index that only looks at them. Directions and lists are still to come.
-    fn made(m: &mut Maker<'_>, o: &IndexOptions, keys: Option<&'static [f32]>) -> Index {
+    /// All arrays, for resolved options; `keys` are those of an index that only looks at them. [`begin`](Index::begin) must follow.
+    pub(crate) fn made(m: &mut Maker<'_>, o: &IndexOptions, keys: Option<&'static [f32]>) -> Index {
         let isa = o.isa.unwrap_or_else(Isa::best);
         let (lists, n) = (Self::lists_of(o), o.capacity);
         Index {
@@ -191,13 +191,20 @@ impl Index {
         let mut o = options.resolve()?;
         o.fixed |= memory.is_region();
         let mut index = Maker::make(memory, |m| Self::made(m, &o, keys))?;
-        index.projector.draw(o.seed);
+        index.begin();
+        Ok(index)
+    }
+
+    /// Draws the directions and makes the lists, all of them empty, of an index that was just made.
+    pub(crate) fn begin(&mut self) {
+        let o = &self.options;
+        self.projector.draw(o.seed);
         for level in 0..o.depth() {
-            for i in 0..Self::lists_of(&o) {
-                index.levels[level].lists.push(SkipList::new(hash(o.seed, (level as u64) << 32 | i as u64)))?;
+            for i in 0..Self::lists_of(o) {
+                let seed = hash(o.seed, (level as u64) << 32 | i as u64);
+                reserved(self.levels[level].lists.push(SkipList::new(seed)));
             }
         }
-        Ok(index)
     }
 
     /// The options, with every default filled in.
@@ -286,6 +293,12 @@ impl Index {
         &self.proj[slot as usize * lists..][..lists]
     }
 
+    /// Refuses rows of another size than keys have and, unless they are known to be finite, NaN and infinity.
+    pub(super) fn check_rows(&self, rows: &Rows<'_>, field: &'static str) -> Result<()> {
+        same(field, "row size is not the index's dim", self.dim(), rows.cols())?;
+        if self.options.trusted { Ok(()) } else { rows.check_finite(field) }
+    }
+
     /// Makes room for `capacity` keys in all. O(n) when it allocates.
     ///
     /// # Errors
@@ -356,19 +369,9 @@ impl Index {
     /// 2^64 - 1, `Capacity`, `NoMemory`, `Budget`. On error nothing has changed.
     pub fn insert(&mut self, keys: Rows<'_>, ids: Option<&[u64]>) -> Result<()> {
         let n = keys.rows();
-        if keys.cols() != self.options.dim {
-            return Err(Error::new(Status::Shape, "keys", "row size is not the index's dim")
-                .need(self.options.dim, keys.cols()));
-        }
-        if !self.options.trusted
-            && let Some(row) = keys.first_not_finite()
-        {
-            return Err(Error::new(Status::NotFinite, "keys", "holds NaN or infinity").row(row));
-        }
+        self.check_rows(&keys, "keys")?;
         if let Some(ids) = ids {
-            if ids.len() != n {
-                return Err(Error::new(Status::Shape, "ids", "one id per key is needed").need(n, ids.len()));
-            }
+            same("ids", "one id per key is needed", n, ids.len())?;
             if let Some(row) = ids.iter().position(|&id| id == NO_ID) {
                 return Err(Error::new(Status::Argument, "ids", "2^64 - 1 is reserved").row(row));
             }
@@ -636,17 +639,9 @@ impl Index {
             return Ok(());
         };
         let (n, dim) = (rows.rows(), self.dim());
-        if rows.cols() != dim {
-            let e = Error::new(Status::Shape, "sample_queries", "row size is not the index's dim");
-            return Err(e.need(dim, rows.cols()));
-        }
+        self.check_rows(&rows, "sample_queries")?;
         if n < LEAST_ASKED {
             return Err(Error::new(Status::Argument, "sample_queries", "too few").need(LEAST_ASKED, n));
-        }
-        if !self.options.trusted
-            && let Some(row) = rows.first_not_finite()
-        {
-            return Err(Error::new(Status::NotFinite, "sample_queries", "holds NaN or infinity").row(row));
         }
         self.cells.reserve_asked()?;
         for row in 0..n {

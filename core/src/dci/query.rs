@@ -72,10 +72,7 @@ impl Index {
         let o = options.resolve()?;
         scratch.check(self)?;
         let n = queries.rows();
-        if queries.cols() != self.dim() {
-            return Err(Error::new(Status::Shape, "queries", "row size is not the index's dim")
-                .need(self.dim(), queries.cols()));
-        }
+        self.check_rows(&queries, "queries")?;
         if n.checked_mul(o.k).is_none_or(|need| need > out.len()) {
             return Err(
                 Error::new(Status::Buffer, "out", "too small for queries x k").need(n.saturating_mul(o.k), out.len())
@@ -87,11 +84,6 @@ impl Index {
             return Err(Error::new(Status::Buffer, "counts", "too small").need(n, counts.len()));
         }
         let way = if exact { Way::Exact } else { self.way(options)? };
-        if !self.options.trusted
-            && let Some(row) = queries.first_not_finite()
-        {
-            return Err(Error::new(Status::NotFinite, "queries", "holds NaN or infinity").row(row));
-        }
         for row in 0..n {
             queries.read(row, &mut scratch.query);
             Self::check_query(self.options.metric, &scratch.query, "queries").map_err(|e| e.row(row))?;

@@ -276,15 +276,22 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// First row holding a NaN or infinity.
-    pub fn first_not_finite(&self) -> Option<usize> {
+    /// Refuses NaN and infinity, naming the row. O(elements).
+    ///
+    /// # Errors
+    /// `NotFinite`.
+    pub(crate) fn check_finite(&self, field: &'static str) -> Result<()> {
         // Exponent all ones: the same test for the three formats, on bits, so that it vectorises.
         let mask16 = if self.dtype() == Dtype::F16 { 0x7c00 } else { 0x7f80 };
-        (0..self.rows).find(|&i| match (self.row_f32(i), self.row_bits(i)) {
+        let bad = (0..self.rows).find(|&i| match (self.row_f32(i), self.row_bits(i)) {
             (Some(row), _) => row.iter().fold(false, |bad, x| bad | (x.to_bits() & 0x7f80_0000 == 0x7f80_0000)),
             (_, Some(bits)) => bits.iter().fold(false, |bad, &b| bad | (b & mask16 == mask16)),
             _ => false,
-        })
+        });
+        match bad {
+            Some(row) => Err(Error::new(Status::NotFinite, field, "holds NaN or infinity").row(row)),
+            None => Ok(()),
+        }
     }
 
     /// Largest magnitude in a row, as f32. O(cols).

@@ -202,13 +202,6 @@ impl<'a> Tensor<'a> {
         }
         best
     }
-
-    /// First `(batch, head, row)` holding a NaN or infinity.
-    pub fn first_not_finite(&self) -> Option<(usize, usize, usize)> {
-        (0..self.dims.batch)
-            .flat_map(|b| (0..self.dims.heads).map(move |h| (b, h)))
-            .find_map(|(b, h)| self.head(b, h).first_not_finite().map(|r| (b, h, r)))
-    }
 }
 
 /// Writable `[batch, heads, rows, cols]` view. Parts of a partitioned call write disjoint rows through one shared view,

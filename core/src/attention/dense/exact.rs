@@ -19,7 +19,7 @@ use crate::simd::{Isa, Simd, Task};
 
 pub use super::head::Head;
 pub use super::tunables::ROW_BLOCK;
-pub use super::work::{Work, plan, plan_fixed_scores};
+pub use super::work::{Work, plan};
 
 /// Attends rows `begin..begin + n` of the head's queries: outputs into rows `0..n` of `out`, natural log-sum-exps of the
 /// logits into `lse[..n]`. A row that sees nothing gives zeros and -inf. Returns the number of query-key pairs visible by
