@@ -94,7 +94,7 @@ fn every_key_is_listed_once_beside_its_like() {
             let mut m = Maker::new(&memory);
             let (mut room, mut out) = (index.arranging(&mut m), m.room(index.slots()));
             m.finish().unwrap();
-            index.list_alike(&mut room, &mut out);
+            index.list_by_cells(&mut room, &mut out);
             let mut sorted = out.to_vec();
             sorted.sort_unstable();
             let live: Vec<u32> = (0..index.slots() as u32).filter(|&s| index.held_at(s).is_some()).collect();

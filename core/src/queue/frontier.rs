@@ -18,19 +18,19 @@ pub struct Front {
 
 /// One integer comparison orders distance and rank.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cell {
+pub(super) struct Candidate {
     key: u64,
     payload: u32,
 }
 
-impl Cell {
+impl Candidate {
     #[inline]
-    fn new(delta: f32, rank: u32, payload: u32) -> Cell {
-        Cell { key: (image_of(delta) as u64) << 32 | rank as u64, payload }
+    fn new(delta: f32, rank: u32, payload: u32) -> Candidate {
+        Candidate { key: (image_of(delta) as u64) << 32 | rank as u64, payload }
     }
 
     #[inline]
-    fn before(&self, other: &Cell) -> bool {
+    fn before(&self, other: &Candidate) -> bool {
         self.key < other.key
     }
 
@@ -44,7 +44,7 @@ impl Cell {
 /// order of pushes.
 #[derive(Debug)]
 pub struct Frontier {
-    pub(super) heap: Buf<Cell>,
+    pub(super) heap: Buf<Candidate>,
 }
 
 impl Frontier {
@@ -64,16 +64,16 @@ impl Frontier {
     /// `Capacity` when full; nothing has changed then.
     #[inline]
     pub fn push(&mut self, delta: f32, rank: u32, payload: u32) -> Result<()> {
-        let cell = Cell::new(delta, rank, payload);
-        self.heap.push(cell)?;
-        sift_up(&mut self.heap, Cell::before);
+        let candidate = Candidate::new(delta, rank, payload);
+        self.heap.push(candidate)?;
+        sift_up(&mut self.heap, Candidate::before);
         Ok(())
     }
 
     /// The first candidate. O(1), no allocation.
     #[inline]
     pub fn peek(&self) -> Option<Front> {
-        self.heap.first().map(Cell::front)
+        self.heap.first().map(Candidate::front)
     }
 
     /// Removes and returns the first candidate. O(log n), no allocation.
@@ -82,7 +82,7 @@ impl Frontier {
         let last = self.heap.pop()?;
         let first = self.heap.first().copied();
         if first.is_some() {
-            sift_down(&mut self.heap, last, Cell::before);
+            sift_down(&mut self.heap, last, Candidate::before);
         }
         Some(first.unwrap_or(last).front())
     }
@@ -92,7 +92,7 @@ impl Frontier {
     #[inline]
     pub fn replace_min(&mut self, delta: f32, rank: u32, payload: u32) -> Option<Front> {
         let first = self.peek()?;
-        sift_down(&mut self.heap, Cell::new(delta, rank, payload), Cell::before);
+        sift_down(&mut self.heap, Candidate::new(delta, rank, payload), Candidate::before);
         Some(first)
     }
 }
