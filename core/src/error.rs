@@ -228,6 +228,22 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
+/// Refuses numbers that differ.
+///
+/// # Errors
+/// `Shape` unless `have` is `need`.
+pub(crate) fn same(field: &'static str, reason: &'static str, need: usize, have: usize) -> Result<()> {
+    if need == have { Ok(()) } else { Err(Error::new(Status::Shape, field, reason).need(need, have)) }
+}
+
+/// The same of sizes of tensors.
+///
+/// # Errors
+/// As [`same`], for the first that differs.
+pub(crate) fn same_shape(field: &'static str, reason: &'static str, need: [usize; 4], have: [usize; 4]) -> Result<()> {
+    need.into_iter().zip(have).try_for_each(|(need, have)| same(field, reason, need, have))
+}
+
 /// For steps whose room was made beforehand: they cannot fail, and tests make sure that they do not.
 #[inline]
 pub(crate) fn reserved<T>(result: Result<T>) {

@@ -90,36 +90,16 @@ pub mod mem;
 pub mod simd;
 
 // Modules that users have no need of.
-#[cfg(not(feature = "internals"))]
 mod idmap;
-#[cfg(feature = "internals")]
-#[doc(hidden)]
-pub mod idmap;
-#[cfg(not(feature = "internals"))]
 mod list;
-#[cfg(feature = "internals")]
-#[doc(hidden)]
-pub mod list;
 #[cfg(not(feature = "internals"))]
 mod math;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod math;
-#[cfg(not(feature = "internals"))]
 mod project;
-#[cfg(feature = "internals")]
-#[doc(hidden)]
-pub mod project;
-#[cfg(not(feature = "internals"))]
 mod queue;
-#[cfg(feature = "internals")]
-#[doc(hidden)]
-pub mod queue;
-#[cfg(not(feature = "internals"))]
 mod seen;
-#[cfg(feature = "internals")]
-#[doc(hidden)]
-pub mod seen;
 
 pub use error::{Detail, Error, Result, Status};
 

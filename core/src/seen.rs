@@ -1,7 +1,6 @@
 //! Hit counters per slot that are all reset by one addition.
 
-use crate::error::Result;
-use crate::mem::{Buf, Maker, Memory, Plan};
+use crate::mem::{Buf, Maker};
 
 /// Epochs fit the upper 24 bits of a stamp; the lower 8 count. Epoch 0 is that of slots never hit.
 const EPOCHS: u32 = 1 << 24;
@@ -15,39 +14,9 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Adds the block of `with_capacity(slots)` to a plan. O(1), no allocation.
-    pub fn plan(plan: &mut Plan, slots: usize) {
-        plan.count(|m| Seen::made(m, slots));
-    }
-
     /// Counters at zero for slots `0..slots`. O(slots); allocates one block, or none for 0.
-    ///
-    /// # Errors
-    /// `NoMemory`, `Budget`.
-    pub fn with_capacity(memory: &Memory, slots: usize) -> Result<Seen> {
-        Maker::make(memory, |m| Seen::made(m, slots))
-    }
-
-    /// The same as part of a larger object.
     pub(crate) fn made(m: &mut Maker<'_>, slots: usize) -> Seen {
         Seen { stamps: m.filled(slots, 0), epoch: 1 }
-    }
-
-    /// Covers slots `0..slots` at least; counts stay. O(slots); may allocate.
-    ///
-    /// # Errors
-    /// `NoMemory`, `Budget`; nothing has changed then.
-    pub fn reserve(&mut self, slots: usize) -> Result<()> {
-        if slots <= self.stamps.len() {
-            return Ok(());
-        }
-        self.stamps.reserve(slots)?;
-        self.stamps.resize(slots, 0)
-    }
-
-    /// Number of slots covered. O(1), no allocation.
-    pub fn slots(&self) -> usize {
-        self.stamps.len()
     }
 
     /// Sets all counters to zero. O(1), but O(slots) once in 2^24 calls; no allocation.
@@ -77,33 +46,48 @@ impl Seen {
         *stamp = now | count as u32;
         count
     }
-
-    /// Hits of a slot, at most 255. O(1), no allocation.
-    ///
-    /// # Panics
-    /// If the slot is not covered.
-    #[inline]
-    pub fn count(&self, slot: u32) -> u8 {
-        let stamp = self.stamps[slot as usize];
-        if stamp & !0xff == self.epoch << 8 { stamp as u8 } else { 0 }
-    }
 }
 
-#[cfg(all(test, feature = "alloc"))]
+#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mem::tests::{Rng, many, room};
+    use proptest::prelude::*;
+    use std::collections::HashMap;
 
     #[test]
     fn epochs_wrap_without_ghosts() {
-        let mut seen = Seen::with_capacity(&Memory::system(0).unwrap(), 4).unwrap();
+        let region = room();
+        let mut seen = Maker::make(&region.memory, |m| Seen::made(m, 4)).unwrap();
         // A stamp of epoch 1, and of the last epoch: neither may come back after the wrap.
         assert_eq!(seen.hit(0), 1);
         seen.epoch = EPOCHS - 2;
         seen.begin();
-        assert_eq!((seen.hit(1), seen.hit(1), seen.count(0)), (1, 2, 0));
+        assert_eq!((seen.hit(1), seen.hit(1), seen.hit(2)), (1, 2, 1));
         seen.begin();
         assert_eq!(seen.epoch, 1);
-        assert_eq!((seen.count(0), seen.count(1)), (0, 0));
-        assert_eq!((seen.hit(0), seen.hit(1)), (1, 1));
+        assert_eq!((seen.hit(0), seen.hit(1), seen.hit(1)), (1, 1, 2));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: many(192, 2) as u32, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn seen_counts(seed in any::<u64>(), slots in 1usize..50) {
+            let region = room();
+            let mut rng = Rng(seed | 1);
+            let mut seen = Maker::make(&region.memory, |m| Seen::made(m, slots)).unwrap();
+            let mut model: HashMap<u32, u32> = HashMap::new();
+            for _ in 0..many(3000, 600) {
+                if rng.below(2000) == 0 {
+                    seen.begin();
+                    model.clear();
+                }
+                let slot = (rng.below(slots) / (1 + rng.below(9))) as u32;
+                let n = model.entry(slot).or_default();
+                *n += 1;
+                prop_assert_eq!(seen.hit(slot) as u32, (*n).min(255));
+            }
+        }
     }
 }

@@ -130,7 +130,7 @@ fn half_precision_queries_are_what_they_widen_to() {
     let mut scratch = Scratch::new_in(&index, &memory(0)).unwrap();
     for exact in [true, false] {
         let mut out = vec![Neighbor::default(); 60 * 4];
-        let (rows, o) = (Rows::f16(&halves, 12).unwrap(), QueryOptions::new(4));
+        let (rows, o) = (Rows::new(&halves, 12).unwrap(), QueryOptions::new(4));
         if exact {
             index.query_exact(&mut scratch, rows, &o, &mut out, None).unwrap();
         } else {

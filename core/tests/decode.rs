@@ -211,8 +211,8 @@ fn long_half_precision_contexts_are_accumulated_in_f32() {
     for isa in isas() {
         let head = Head {
             q: Rows::new(&q, d).unwrap(),
-            k: Rows::f16(&kh, d).unwrap(),
-            v: Rows::f16(&vh, d).unwrap(),
+            k: Rows::new(&kh, d).unwrap(),
+            v: Rows::new(&vh, d).unwrap(),
             masking: &masking,
             batch: 0,
             head: 0,

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 mod common;
 
-use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend, attend_rows, plan, plan_fixed_scores};
+use iceformer_core::attention::exact::{Head, ROW_BLOCK, Work, attend, plan};
 use iceformer_core::attention::merge;
 use iceformer_core::attention::{Mask, Masking};
 use iceformer_core::mem::{Dtype, Memory, Plan, Rows, RowsMut, Tensor};
@@ -144,15 +144,7 @@ fn check(head: &Head<'_>, tolerance: f64, what: &str) {
 /// The same with scores in fixed point; also their standard error.
 fn run_fixed(isa: Isa, head: &Head<'_>) -> (Vec<f32>, Vec<f32>, f32) {
     let (rows, dv) = (head.q.rows(), head.v.cols());
-    let mut plan = Plan::new();
-    Memory::plan(&mut plan);
-    self::plan(&mut plan, head.q.cols(), dv, rows);
-    plan_fixed_scores(&mut plan, head.q.cols(), dv);
-    let bytes = plan.finish().unwrap().bytes;
-    let memory = common::memory(bytes);
-    let work = Work::new_in(&memory, head.q.cols(), dv, rows).unwrap();
-    let mut work = work.with_fixed_scores(&memory).unwrap();
-    assert_eq!(memory.report().used, bytes);
+    let mut work = Work::new_fixed(&common::memory(0), head.q.cols(), dv, rows).unwrap();
     let (mut out, mut lse) = (vec![f32::NAN; rows * dv], vec![f32::NAN; rows]);
     attend(isa, head, 0, rows, &mut RowsMut::new(&mut out, dv).unwrap(), Some(&mut lse), &mut work);
     (out, lse, work.score_error() * head.scale)
@@ -241,39 +233,6 @@ fn shapes() {
                 let (q, k, v) = (Rows::new(&q, d).unwrap(), Rows::new(&k, d).unwrap(), Rows::new(&v, dv).unwrap());
                 check(&head(q, k, v, &masking), 1e-5, &format!("d {d} dv {dv} rows {rows} keys {keys} {mask:?}"));
                 turn += 1;
-            }
-        }
-    }
-}
-
-/// Ranges of keys against the rules of mask, window and sinks, key by key: the twin above takes the ranges as they are.
-#[test]
-fn what_masks_show() {
-    let (rows, keys) = (40, 70);
-    let counts: Vec<u64> = (0..rows as u64).map(|i| i * 37 % 71).collect();
-    let masks = [
-        Mask::None,
-        Mask::Causal { q_pos0: 0 },
-        Mask::Causal { q_pos0: 30 },
-        Mask::Prefix(&counts),
-        Mask::Keys(&[1; 70]),
-    ];
-    for mask in masks {
-        for window in [0, 1, 2, 9, 40, 69, 100] {
-            for sinks in [0, 1, 5, 20, 45, 70, 150] {
-                let masking = masking(mask, window, sinks, rows, keys);
-                for i in 0..rows {
-                    let seen = masking.visible(0, i);
-                    assert!(seen.sinks <= seen.begin && seen.begin <= seen.end && seen.end <= keys);
-                    for j in 0..keys {
-                        let want = common::sees(&mask, window, sinks, i, j).is_some();
-                        assert_eq!(
-                            seen.contains(j),
-                            want,
-                            "{mask:?}, window {window}, sinks {sinks}: row {i}, key {j}"
-                        );
-                    }
-                }
             }
         }
     }
@@ -385,9 +344,9 @@ fn element_types_and_strides() {
         let b16 = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>();
         let (qh, kh, vh) = (h16(&q), h16(&k), h16(&v));
         let (qb, kb, vb) = (b16(&q), b16(&k), b16(&v));
-        let qs = [Rows::new(&q, d).unwrap(), Rows::f16(&qh, d).unwrap(), Rows::bf16(&qb, d).unwrap()];
-        let ks = [Rows::new(&k, d).unwrap(), Rows::f16(&kh, d).unwrap(), Rows::bf16(&kb, d).unwrap()];
-        let vs = [Rows::new(&v, d).unwrap(), Rows::f16(&vh, d).unwrap(), Rows::bf16(&vb, d).unwrap()];
+        let qs = [Rows::new(&q, d).unwrap(), Rows::new(&qh, d).unwrap(), Rows::new(&qb, d).unwrap()];
+        let ks = [Rows::new(&k, d).unwrap(), Rows::new(&kh, d).unwrap(), Rows::new(&kb, d).unwrap()];
+        let vs = [Rows::new(&v, d).unwrap(), Rows::new(&vh, d).unwrap(), Rows::new(&vb, d).unwrap()];
         for i in 0..9 {
             check(&head(qs[i % 3], ks[i / 3], vs[(i + 1) % 3], &masking), 1e-5, &format!("types {i}"));
         }
@@ -633,56 +592,4 @@ fn halves_merge_to_the_whole() {
     assert_eq!(out, [4.0, 5.0]);
     assert!(merge(&mut out, &mut lse, &[0.0; 3], &[0.0], 2).is_err());
     assert!(merge(&mut out, &mut lse, &[0.0; 2], &[0.0; 2], 2).is_err());
-}
-
-#[test]
-fn scattered_rows_are_the_same_rows() {
-    let mut rng = Rng(91);
-    let (d, rows, keys) = (40, 300, 330);
-    let (q, k, v) = (rng.vec(rows * d), rng.vec(keys * d), rng.vec(keys * d));
-    let bias = rng.vec(rows * keys);
-    let bias = Tensor::new(&bias, [1, 1, rows, keys]).unwrap();
-    for mask in [Mask::None, Mask::Causal { q_pos0: 30 }, Mask::Additive(bias)] {
-        let m = masking(mask, 0, 0, rows, keys);
-        let views = [Rows::new(&q, d), Rows::new(&k, d), Rows::new(&v, d)].map(Result::unwrap);
-        let head = head(views[0], views[1], views[2], &m);
-        for isa in isas() {
-            let (all, all_lse, _) = run(isa, &head);
-            // More than a row block, in no order, with repetitions; and as few as tiles take.
-            for n in [250, 70, 13] {
-                let list: Vec<u32> = (0..n).map(|_| (rng.next() % rows as u64) as u32).collect();
-                let memory = common::memory(0);
-                let mut work = Work::new_in(&memory, d, d, n).unwrap();
-                let (mut out, mut lse) = (vec![f32::NAN; n * d], vec![f32::NAN; n]);
-                attend_rows(isa, &head, &list, &mut RowsMut::new(&mut out, d).unwrap(), Some(&mut lse), &mut work);
-                for (i, &row) in list.iter().enumerate() {
-                    let row = row as usize;
-                    assert_eq!(out[i * d..][..d], all[row * d..][..d], "{}: row {row}", isa.name());
-                    assert_eq!(lse[i], all_lse[row]);
-                }
-            }
-        }
-    }
-}
-
-/// Every number of 16 bits, and many of 32: what is no bias is refused, with its row.
-#[test]
-fn biases_are_finite_or_exclude() {
-    let refused = |data: *const u8, dtype: Dtype, rows: usize| {
-        // SAFETY: packed numbers, one a row, which live as long as the call.
-        let bias = unsafe { Tensor::from_raw(data, dtype, [1, 1, rows, 1], [0; 3], "mask.bias") }.unwrap();
-        Masking::new(Mask::Additive(bias), 0, 0, [1, 1, rows, 1], false).err().map(|e| (e.status, e.detail))
-    };
-    let at = |row| Some((iceformer_core::Status::NotFinite, iceformer_core::Detail::Row(row)));
-    for bits in 0..=u16::MAX {
-        let x = f16::from_bits(bits);
-        let three = [f16::ONE, x, f16::NEG_INFINITY];
-        let want = if x.is_nan() || x == f16::INFINITY { at(1) } else { None };
-        assert_eq!(refused(three.as_ptr().cast(), Dtype::F16, 3), want, "{bits:x}");
-    }
-    for bits in (0..=u32::MAX).step_by(0x1_8001).chain([0x7f80_0000, 0xff80_0000, 0x7f80_0001, 0xff80_0001, u32::MAX]) {
-        let x = f32::from_bits(bits);
-        let want = if x.is_nan() || x == f32::INFINITY { at(1) } else { None };
-        assert_eq!(refused([1.0, x].as_ptr().cast(), Dtype::F32, 2), want, "{bits:x}");
-    }
 }

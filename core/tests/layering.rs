@@ -91,6 +91,7 @@ const FOLDERS: [(&str, &[&str]); 6] = [
             "index",
             "batch",
             "structure",
+            "change",
             "scratch",
             "search",
             "gather",

@@ -3,7 +3,7 @@
 use crate::alloc_hook::Source;
 use crate::index::layout;
 use crate::memory::put_layout;
-use crate::object::{self, Object, shared};
+use crate::object::{self, Handle, Object, shared};
 use crate::types::*;
 use crate::{cast, guard};
 use core::ffi::c_void;
@@ -12,18 +12,49 @@ use iceformer_core::dci::Index;
 use iceformer_core::mem::{Layout, Memory};
 use iceformer_core::{Error, Result, Status};
 
-/// How an object is written into a buffer of the caller: NULL with `cap` 0 asks for the size.
+/// What objects of a handle have of their own in being saved and loaded; the functions below do the rest, for all of them.
+pub(crate) trait Saved: Handle {
+    /// Bytes that `save` and `save_to` write.
+    fn save_len(inner: &Self::Inner) -> usize;
+    fn save(inner: &Self::Inner, out: &mut [u8]) -> Result<usize>;
+    fn save_to(inner: &Self::Inner, write: &mut dyn FnMut(&[u8]) -> bool) -> Result<()>;
+    fn load(bytes: &[u8], memory: &Memory) -> Result<Self::Inner>;
+    fn load_from(read: &mut dyn FnMut(&mut [u8]) -> usize, memory: &Memory) -> Result<Self::Inner>;
+    /// Memory of what would be loaded, the handle included.
+    fn layout(bytes: &[u8]) -> Result<Layout>;
+    /// Comes when the object is where it stays.
+    fn placed(_inner: &mut Self::Inner) {}
+}
+
+impl Saved for ice_index {
+    fn save_len(inner: &Index) -> usize {
+        inner.save_len()
+    }
+    fn save(inner: &Index, out: &mut [u8]) -> Result<usize> {
+        inner.save(out)
+    }
+    fn save_to(inner: &Index, write: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
+        inner.save_to(write)
+    }
+    fn load(bytes: &[u8], memory: &Memory) -> Result<Index> {
+        Index::load(bytes, memory)
+    }
+    fn load_from(read: &mut dyn FnMut(&mut [u8]) -> usize, memory: &Memory) -> Result<Index> {
+        Index::load_from(read, memory)
+    }
+    fn layout(bytes: &[u8]) -> Result<Layout> {
+        layout(&Index::peek(bytes)?)
+    }
+}
+
+/// Writes an object into a buffer of the caller: NULL with `cap` 0 asks for the size.
 ///
 /// # Safety
-/// If not NULL, `buf` is writable for `cap` bytes and `needed` for one number.
-pub(crate) unsafe fn save(
-    buf: *mut c_void,
-    cap: usize,
-    needed: *mut usize,
-    len: usize,
-    write: impl FnOnce(&mut [u8]) -> Result<usize>,
-) -> Result<()> {
-    let needed = cast::nullable_output(needed, "needed")?;
+/// `object` as for [`shared`]. If not NULL, `buf` is writable for `cap` bytes and `needed` for one number.
+pub(crate) unsafe fn save<H: Saved>(object: *const H, buf: *mut c_void, cap: usize, needed: *mut usize) -> Result<()> {
+    // SAFETY: passed on.
+    let inner = unsafe { &shared(object)?.inner };
+    let (len, needed) = (H::save_len(inner), cast::nullable_output(needed, "needed")?);
     let mut bytes = len;
     if buf.is_null() && cap == 0 {
         if needed.is_none() {
@@ -35,13 +66,115 @@ pub(crate) unsafe fn save(
         if out.len() < len {
             return Err(Error::new(Status::Buffer, "buf", "is too small").need(len, cap));
         }
-        bytes = write(out)?;
+        bytes = H::save(inner, out)?;
     }
     if let Some(p) = needed {
         // SAFETY: checked above.
         unsafe { p.write(bytes) };
     }
     Ok(())
+}
+
+/// What takes saved bytes: returns how many of `bytes` bytes, at most 1024, it took.
+pub(crate) type Taker = unsafe extern "C" fn(user: *mut c_void, from: *const c_void, bytes: usize) -> usize;
+
+/// Writes an object through a function of the caller.
+///
+/// # Safety
+/// `object` as for [`shared`]; `write` keeps its contract.
+pub(crate) unsafe fn save_to<H: Saved>(object: *const H, write: Option<Taker>, user: *mut c_void) -> Result<()> {
+    // SAFETY: passed on.
+    let inner = unsafe { &shared(object)?.inner };
+    let write = write.ok_or(cast::null("write"))?;
+    // SAFETY: passed on; the piece is readable.
+    H::save_to(inner, &mut |piece| unsafe { write(user, piece.as_ptr().cast(), piece.len()) } == piece.len())
+}
+
+/// Hands an object out.
+///
+/// # Safety
+/// `out` was checked, and nobody else knows the object.
+unsafe fn hand_out<H: Saved>(mut object: NonNull<Object<H>>, out: NonNull<*mut H>) {
+    // SAFETY: passed on.
+    unsafe {
+        H::placed(&mut object.as_mut().inner);
+        out.write(object.as_ptr().cast());
+    }
+}
+
+/// Makes an object of the bytes that the options name, in memory or through a function.
+///
+/// # Safety
+/// As [`cast::sized`]; what the options name is valid as the header says.
+pub(crate) unsafe fn load_with<H: Saved>(options: *const ice_load_options, out: *mut *mut H) -> Result<()> {
+    let out = cast::output(out, "out")?;
+    // SAFETY: passed on.
+    unsafe {
+        let o = cast::sized(options, "options")?;
+        cast::reserved(&[o.reserved], "options.reserved")?;
+        let source = Source::from_c(o.allocator)?;
+        let object = if o.data.is_null() {
+            let read = o.read.ok_or(cast::null("options.read"))?;
+            let mut pieces = |to: &mut [u8]| read(o.user, to.as_mut_ptr().cast(), to.len()).min(to.len());
+            object::create::<H>(source, o.memory_limit, |m| H::load_from(&mut pieces, m))?
+        } else {
+            let bytes = cast::array(o.data.cast(), o.len, "options.data")?;
+            object::create::<H>(source, o.memory_limit, |m| H::load(bytes, m))?
+        };
+        hand_out(object, out);
+    }
+    Ok(())
+}
+
+/// Makes an object of saved bytes by `make`.
+///
+/// # Safety
+/// Pointers are valid as the header says.
+pub(crate) unsafe fn load<'a, H: Saved>(
+    (buf, len): (*const c_void, usize),
+    allocator: *const ice_allocator,
+    out: *mut *mut H,
+    make: impl FnOnce(&'a [u8], &Memory) -> Result<H::Inner>,
+) -> Result<()> {
+    // SAFETY: passed on.
+    unsafe {
+        let bytes = saved(buf, len)?;
+        let source = Source::from_c(allocator)?;
+        let out = cast::output(out, "out")?;
+        hand_out(object::create::<H>(source, 0, |m| make(bytes, m))?, out);
+    }
+    Ok(())
+}
+
+/// The same inside caller memory, of a layout that the bytes name.
+///
+/// # Safety
+/// Pointers are valid as the header says.
+pub(crate) unsafe fn load_in<'a, H: Saved>(
+    (mem, bytes): (*mut c_void, usize),
+    (buf, len): (*const c_void, usize),
+    out: *mut *mut H,
+    layout: impl FnOnce(&'a [u8]) -> Result<Layout>,
+    make: impl FnOnce(&'a [u8], &Memory) -> Result<H::Inner>,
+) -> Result<()> {
+    // SAFETY: passed on.
+    unsafe {
+        let saved = saved(buf, len)?;
+        let out = cast::output(out, "out")?;
+        let need = layout(saved)?;
+        hand_out(object::create_in::<H>(mem.cast(), bytes, need, 0, |m| make(saved, m))?, out);
+    }
+    Ok(())
+}
+
+/// Saved bytes; there are none in an empty buffer, so NULL is always an error.
+///
+/// # Safety
+/// If not NULL, `buf` is readable for `len` bytes during `'a` and nobody writes them.
+pub(crate) unsafe fn saved<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8]> {
+    cast::pointer(buf.cast::<u8>(), "buf")?;
+    // SAFETY: passed on.
+    unsafe { cast::array(buf.cast(), len, "buf") }
 }
 
 /// Writes the index to a buffer; the same bytes for the same index on every machine.
@@ -62,27 +195,7 @@ pub unsafe extern "C" fn ice_index_save(
     needed: *mut usize,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe {
-        let index = &shared(index)?.inner;
-        save(buf, cap, needed, index.save_len(), |out| index.save(out))
-    })
-}
-
-/// What takes saved bytes: returns how many of `bytes` bytes, at most 1024, it took.
-pub(crate) type Taker = unsafe extern "C" fn(user: *mut c_void, from: *const c_void, bytes: usize) -> usize;
-
-/// Writes an object through a function of the caller.
-///
-/// # Safety
-/// `write` keeps its contract.
-pub(crate) unsafe fn save_to(
-    write: Option<Taker>,
-    user: *mut c_void,
-    save: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool) -> Result<()>,
-) -> Result<()> {
-    let write = write.ok_or(cast::null("write"))?;
-    // SAFETY: passed on; the piece is readable.
-    save(&mut |piece| unsafe { write(user, piece.as_ptr().cast(), piece.len()) } == piece.len())
+    guard::plain(|| unsafe { save(index, buf, cap, needed) })
 }
 
 /// Writes the index through a function of the caller, so that no second copy of it is needed: the bytes of ice_index_save.
@@ -103,12 +216,7 @@ pub unsafe extern "C" fn ice_index_save_to(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    unsafe {
-        guard::call("ice_index_save_to", err, || {
-            let index = &shared(index)?.inner;
-            save_to(write, user, |write| index.save_to(write))
-        })
-    }
+    unsafe { guard::call("ice_index_save_to", err, || save_to(index, write, user)) }
 }
 
 /// Prepares load options: size set, everything else 0. NULL does nothing.
@@ -133,30 +241,6 @@ pub unsafe extern "C" fn ice_load_options_init(options: *mut ice_load_options) {
     unsafe { cast::init(options, value) };
 }
 
-/// Makes an object of the bytes that the options name: `of_bytes` where they lie in memory, `of_pieces` where they come by a function.
-///
-/// # Safety
-/// As [`cast::sized`]; what the options name is valid as the header says.
-pub(crate) unsafe fn load_with<H: object::Handle>(
-    options: *const ice_load_options,
-    of_bytes: impl FnOnce(&[u8], &Memory) -> Result<H::Inner>,
-    of_pieces: impl FnOnce(&mut dyn FnMut(&mut [u8]) -> usize, &Memory) -> Result<H::Inner>,
-) -> Result<NonNull<Object<H>>> {
-    // SAFETY: passed on.
-    unsafe {
-        let o = cast::sized(options, "options")?;
-        cast::reserved(&[o.reserved], "options.reserved")?;
-        let source = Source::from_c(o.allocator)?;
-        if !o.data.is_null() {
-            let bytes = cast::array(o.data.cast(), o.len, "options.data")?;
-            return object::create::<H>(source, o.memory_limit, |m| of_bytes(bytes, m));
-        }
-        let read = o.read.ok_or(cast::null("options.read"))?;
-        let mut pieces = |to: &mut [u8]| read(o.user, to.as_mut_ptr().cast(), to.len()).min(to.len());
-        object::create::<H>(source, o.memory_limit, |m| of_pieces(&mut pieces, m))
-    }
-}
-
 /// Makes an index from saved bytes in memory or from a function that brings them, within a memory limit.
 ///
 /// Bytes that a function brings are not known to be whole before the last of them: a damaged header asks for memory until then, within
@@ -179,14 +263,7 @@ pub unsafe extern "C" fn ice_index_load_with(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    unsafe {
-        guard::call("ice_index_load_with", err, || {
-            let out = cast::output(out, "out")?;
-            let object = load_with::<ice_index>(options, Index::load, |read, m| Index::load_from(read, m))?;
-            out.write(object.as_ptr().cast());
-            Ok(())
-        })
-    }
+    unsafe { guard::call("ice_index_load_with", err, || load_with(options, out)) }
 }
 
 /// Makes an index from saved bytes.
@@ -212,16 +289,7 @@ pub unsafe extern "C" fn ice_index_load(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    unsafe {
-        guard::call("ice_index_load", err, || {
-            let bytes = saved(buf, len)?;
-            let source = Source::from_c(allocator)?;
-            let out = cast::output(out, "out")?;
-            let object = object::create::<ice_index>(source, 0, |m| Index::load(bytes, m))?;
-            out.write(object.as_ptr().cast());
-            Ok(())
-        })
-    }
+    unsafe { guard::call("ice_index_load", err, || load((buf, len), allocator, out, Index::load)) }
 }
 
 /// Memory of an index that looks at its keys, the handle included.
@@ -255,16 +323,7 @@ pub unsafe extern "C" fn ice_index_view(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller, who keeps the bytes until the index is freed.
-    unsafe {
-        guard::call("ice_index_view", err, || {
-            let bytes = saved(buf, len)?;
-            let source = Source::from_c(allocator)?;
-            let out = cast::output(out, "out")?;
-            let object = object::create::<ice_index>(source, 0, |m| Index::view(bytes, m))?;
-            out.write(object.as_ptr().cast());
-            Ok(())
-        })
-    }
+    unsafe { guard::call("ice_index_view", err, || load((buf, len), allocator, out, Index::view)) }
 }
 
 /// Bytes and alignment of the memory that ice_index_view_in needs for these saved bytes.
@@ -315,25 +374,8 @@ pub unsafe extern "C" fn ice_index_view_in(
 ) -> ice_status {
     // SAFETY: passed on by the caller, who keeps the bytes until the index is freed.
     unsafe {
-        guard::call("ice_index_view_in", err, || {
-            let saved = saved(buf, len)?;
-            let out = cast::output(out, "out")?;
-            let need = view_layout(saved)?;
-            let object = object::create_in::<ice_index>(mem.cast(), bytes, need, 0, |m| Index::view(saved, m))?;
-            out.write(object.as_ptr().cast());
-            Ok(())
-        })
+        guard::call("ice_index_view_in", err, || load_in((mem, bytes), (buf, len), out, view_layout, Index::view))
     }
-}
-
-/// Saved bytes; there are none in an empty buffer, so NULL is always an error.
-///
-/// # Safety
-/// If not NULL, `buf` is readable for `len` bytes during `'a` and nobody writes them.
-pub(crate) unsafe fn saved<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8]> {
-    cast::pointer(buf.cast::<u8>(), "buf")?;
-    // SAFETY: passed on.
-    unsafe { cast::array(buf.cast(), len, "buf") }
 }
 
 /// Bytes and alignment of the memory that ice_index_load_in needs for these saved bytes.
@@ -356,8 +398,8 @@ pub unsafe extern "C" fn ice_index_load_required(
     // SAFETY: passed on by the caller.
     unsafe {
         guard::call("ice_index_load_required", err, || {
-            let options = Index::peek(saved(buf, len)?)?;
-            put_layout(|| layout(&options), bytes, align)
+            let saved = saved(buf, len)?;
+            put_layout(|| ice_index::layout(saved), bytes, align)
         })
     }
 }
@@ -383,13 +425,6 @@ pub unsafe extern "C" fn ice_index_load_in(
 ) -> ice_status {
     // SAFETY: passed on by the caller.
     unsafe {
-        guard::call("ice_index_load_in", err, || {
-            let saved = saved(buf, len)?;
-            let out = cast::output(out, "out")?;
-            let need = layout(&Index::peek(saved)?)?;
-            let object = object::create_in::<ice_index>(mem.cast(), bytes, need, 0, |m| Index::load(saved, m))?;
-            out.write(object.as_ptr().cast());
-            Ok(())
-        })
+        guard::call("ice_index_load_in", err, || load_in((mem, bytes), (buf, len), out, ice_index::layout, Index::load))
     }
 }

@@ -45,7 +45,7 @@ impl Parts {
     }
 
     /// Takes the heads' address again: after the session has been moved or used exclusively.
-    fn capture(&mut self) {
+    pub(crate) fn capture(&mut self) {
         let heads = self.session.heads_mut();
         self.shape.heads = heads.len();
         self.heads = heads.as_mut_ptr();

@@ -1,15 +1,38 @@
 //! A session as bytes.
 
-use crate::alloc_hook::Source;
+use crate::guard;
 use crate::memory::put_layout;
-use crate::object::{self, shared};
-use crate::saved::{load_with, save, save_to, saved};
-use crate::session::{Parts, layout, publish};
+use crate::saved::{Saved, load, load_in, load_with, save, save_to, saved};
+use crate::session::{Parts, layout};
 use crate::types::*;
-use crate::{cast, guard};
 use core::ffi::c_void;
+use iceformer_core::Result;
 use iceformer_core::attention::Session;
-use iceformer_core::mem::Memory;
+use iceformer_core::mem::{Layout, Memory};
+
+impl Saved for ice_session {
+    fn save_len(inner: &Parts) -> usize {
+        inner.session.save_len()
+    }
+    fn save(inner: &Parts, out: &mut [u8]) -> Result<usize> {
+        inner.session.save(out)
+    }
+    fn save_to(inner: &Parts, write: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
+        inner.session.save_to(write)
+    }
+    fn load(bytes: &[u8], memory: &Memory) -> Result<Parts> {
+        Session::load(bytes, memory).map(Parts::new)
+    }
+    fn load_from(read: &mut dyn FnMut(&mut [u8]) -> usize, memory: &Memory) -> Result<Parts> {
+        Session::load_from(read, memory).map(Parts::new)
+    }
+    fn layout(bytes: &[u8]) -> Result<Layout> {
+        layout(&Session::peek(bytes)?)
+    }
+    fn placed(inner: &mut Parts) {
+        inner.capture();
+    }
+}
 
 /// Writes the session to a buffer, a prompt cache: options, keys and values. Cells and indices
 /// are made again when it is loaded.
@@ -30,10 +53,7 @@ pub unsafe extern "C" fn ice_session_save(
     needed: *mut usize,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe {
-        let session = &shared(session)?.inner.session;
-        save(buf, cap, needed, session.save_len(), |out| session.save(out))
-    })
+    guard::plain(|| unsafe { save(session, buf, cap, needed) })
 }
 
 /// As ice_session_save, with a report.
@@ -52,12 +72,7 @@ pub unsafe extern "C" fn ice_session_save_err(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    unsafe {
-        guard::call("ice_session_save_err", err, || {
-            let session = &shared(session)?.inner.session;
-            save(buf, cap, needed, session.save_len(), |out| session.save(out))
-        })
-    }
+    unsafe { guard::call("ice_session_save_err", err, || save(session, buf, cap, needed)) }
 }
 
 /// Writes the session through a function of the caller, so that no second copy of it is needed: the bytes of ice_session_save.
@@ -78,12 +93,7 @@ pub unsafe extern "C" fn ice_session_save_to(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    unsafe {
-        guard::call("ice_session_save_to", err, || {
-            let session = &shared(session)?.inner.session;
-            save_to(write, user, |write| session.save_to(write))
-        })
-    }
+    unsafe { guard::call("ice_session_save_to", err, || save_to(session, write, user)) }
 }
 
 /// Makes a session from saved bytes in memory or from a function that brings them, within a memory limit.
@@ -108,16 +118,7 @@ pub unsafe extern "C" fn ice_session_load_with(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    unsafe {
-        guard::call("ice_session_load_with", err, || {
-            let out = cast::output(out, "out")?;
-            let whole = |bytes: &[u8], m: &Memory| Session::load(bytes, m).map(Parts::new);
-            let object =
-                load_with::<ice_session>(options, whole, |read, m| Session::load_from(read, m).map(Parts::new))?;
-            publish(object, out);
-            Ok(())
-        })
-    }
+    unsafe { guard::call("ice_session_load_with", err, || load_with(options, out)) }
 }
 
 /// Makes a session from saved bytes.
@@ -143,16 +144,7 @@ pub unsafe extern "C" fn ice_session_load(
     err: *mut ice_error,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    unsafe {
-        guard::call("ice_session_load", err, || {
-            let bytes = saved(buf, len)?;
-            let source = Source::from_c(allocator)?;
-            let out = cast::output(out, "out")?;
-            let make = |m: &_| Session::load(bytes, m).map(Parts::new);
-            publish(object::create::<ice_session>(source, 0, make)?, out);
-            Ok(())
-        })
-    }
+    unsafe { guard::call("ice_session_load", err, || load((buf, len), allocator, out, ice_session::load)) }
 }
 
 /// Bytes and alignment of the memory that ice_session_load_in needs for these saved bytes.
@@ -175,8 +167,8 @@ pub unsafe extern "C" fn ice_session_load_required(
     // SAFETY: passed on by the caller.
     unsafe {
         guard::call("ice_session_load_required", err, || {
-            let options = Session::peek(saved(buf, len)?)?;
-            put_layout(|| layout(&options), bytes, align)
+            let saved = saved(buf, len)?;
+            put_layout(|| ice_session::layout(saved), bytes, align)
         })
     }
 }
@@ -203,12 +195,7 @@ pub unsafe extern "C" fn ice_session_load_in(
     // SAFETY: passed on by the caller.
     unsafe {
         guard::call("ice_session_load_in", err, || {
-            let saved = saved(buf, len)?;
-            let out = cast::output(out, "out")?;
-            let need = layout(&Session::peek(saved)?)?;
-            let make = |m: &_| Session::load(saved, m).map(Parts::new);
-            publish(object::create_in::<ice_session>(mem.cast(), bytes, need, 0, make)?, out);
-            Ok(())
+            load_in((mem, bytes), (buf, len), out, ice_session::layout, ice_session::load)
         })
     }
 }

@@ -46,12 +46,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let choices = modes::choices(&model.weights, &cli.common.kind(), &cli.tolerance)?;
     println!("agrees: prompts on which the same was written as with exact attention; attention and total: seconds a");
+    println!("prompt; opened: share of the pairs computed exactly; digits: share right\n");
     println!(
-        "prompt; opened: share of the pairs computed exactly; estimated: share of the softmax mass; digits: share right\n"
-    );
-    println!(
-        "{:<18} {:<16} {:>9} {:>8} {:>7} {:>7} {:>10} {:>8} {:>7} {:>9}",
-        "prompts", "", "right", "accuracy", "digits", "agrees", "attention", "total", "opened", "estimated"
+        "{:<18} {:<16} {:>9} {:>8} {:>7} {:>7} {:>10} {:>8} {:>7}",
+        "prompts", "", "right", "accuracy", "digits", "agrees", "attention", "total", "opened"
     );
     for file in &files {
         let all = text::prompts(file)?;
@@ -63,7 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let n = prompts.len();
         for (c, o) in choices.iter().zip(&outcomes) {
             println!(
-                "{name:<18} {:<16} {:>9} {:>8.3} {:>7.3} {:>7} {:>10.3} {:>8.3} {:>7.4} {:>9.4}",
+                "{name:<18} {:<16} {:>9} {:>8.3} {:>7.3} {:>7} {:>10.3} {:>8.3} {:>7.4}",
                 c.name,
                 format!("{} / {n}", o.right),
                 o.right as f64 / n.max(1) as f64,
@@ -71,8 +69,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 o.agreement(&outcomes[0]),
                 o.tally.attention / n.max(1) as f64,
                 o.tally.total / n.max(1) as f64,
-                o.tally.opened(),
-                o.tally.estimated()
+                o.tally.opened()
             );
             for (p, w) in prompts.iter().zip(&o.written).filter(|(p, w)| cli.wrong && p.answer != **w) {
                 println!("    {} was {w:?}", p.answer);

@@ -52,7 +52,6 @@ struct Run {
     append: f64,
     prompt: f64,
     pairs: [u64; 2],
-    estimated: f64,
 }
 
 impl Run {
@@ -62,7 +61,7 @@ impl Run {
         session.work_plan(1, &mut plan)?;
         let out = vec![0.0; layer.heads_q * layer.dim];
         let work = Place::new(&plan.finish()?);
-        Ok(Run { session, work, out, attend: vec![], append: 0.0, prompt: 0.0, pairs: [0; 2], estimated: 0.0 })
+        Ok(Run { session, work, out, attend: vec![], append: 0.0, prompt: 0.0, pairs: [0; 2] })
     }
 
     fn append(&mut self, layer: &Layer, begin: usize, end: usize) -> Outcome<f64> {
@@ -117,7 +116,6 @@ impl Run {
         self.attend.push(start.elapsed().as_secs_f64());
         self.pairs[0] += stats.pairs;
         self.pairs[1] += stats.pairs_dense;
-        self.estimated += f64::from(stats.estimated_mass);
         Ok(())
     }
 }
@@ -178,8 +176,8 @@ fn main() -> Outcome<()> {
     let cli = Cli::parse();
     println!("ms per token, all heads of a layer, keys and values in f16, one thread; prompt: appending it");
     println!(
-        "{:<6} {:>7} {:>9} {:>9} {:>6} {:>8} {:>8} {:>7} {:>7} {:>9} {:>9}",
-        "layer", "tokens", "exact", "fast", "ratio", "error", "worst", "pairs", "estim", "prompt", "+cells"
+        "{:<6} {:>7} {:>9} {:>9} {:>6} {:>8} {:>8} {:>7} {:>9} {:>9}",
+        "layer", "tokens", "exact", "fast", "ratio", "error", "worst", "pairs", "prompt", "+cells"
     );
     let layers = match &cli.noise[..] {
         [] => {
@@ -218,7 +216,7 @@ fn main() -> Outcome<()> {
         let [slow, quick] = [exact, fast].map(|r| median(&r.attend) * 1e3);
         let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
         println!(
-            "{:<6} {:>7} {:>9.3} {:>9.3} {:>6.2} {:>8.4} {:>8.4} {:>7.4} {:>7.4} {:>9.1} {:>9.1}",
+            "{:<6} {:>7} {:>9.3} {:>9.3} {:>6.2} {:>8.4} {:>8.4} {:>7.4} {:>9.1} {:>9.1}",
             layer.number,
             layer.rows,
             slow,
@@ -227,7 +225,6 @@ fn main() -> Outcome<()> {
             mean,
             errors.iter().fold(0.0f64, |a, &b| a.max(b)),
             fast.pairs[0] as f64 / fast.pairs[1] as f64,
-            fast.estimated / errors.len().max(1) as f64,
             exact.prompt * 1e3,
             fast.prompt * 1e3,
         );

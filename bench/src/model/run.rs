@@ -36,9 +36,6 @@ pub struct Tally {
     pub pairs: u64,
     /// Visible query-key pairs.
     pub visible: u64,
-    /// Estimated share of the softmax mass, summed over rows.
-    mass: f64,
-    rows: f64,
 }
 
 impl Tally {
@@ -49,8 +46,6 @@ impl Tally {
         self.total += other.total;
         self.pairs += other.pairs;
         self.visible += other.visible;
-        self.mass += other.mass;
-        self.rows += other.rows;
     }
 
     /// Share of the visible pairs that was computed exactly.
@@ -58,16 +53,9 @@ impl Tally {
         self.pairs as f64 / self.visible.max(1) as f64
     }
 
-    /// Mean estimated share of the softmax mass.
-    pub fn estimated(&self) -> f64 {
-        self.mass / self.rows.max(1.0)
-    }
-
-    fn count(&mut self, stats: &AttentionStats, rows: f64) {
+    fn count(&mut self, stats: &AttentionStats) {
         self.pairs += stats.pairs;
         self.visible += stats.pairs_dense;
-        self.mass += f64::from(stats.estimated_mass) * rows;
-        self.rows += rows;
     }
 }
 
@@ -188,7 +176,7 @@ impl<'m> Run<'m> {
             }
             table.apply(&mut q);
             table.apply(&mut k);
-            let seconds = self.attend(l, rows, &q, &k, &v, &mut out)?;
+            let seconds = self.attend(l, &q, &k, &v, &mut out)?;
             let tapped = Instant::now();
             tap(&Seen { layer: l, begin, q: &q, k: &k, v: &v, out: &out, seconds })?;
             aside += tapped.elapsed().as_secs_f64();
@@ -206,11 +194,10 @@ impl<'m> Run<'m> {
     }
 
     /// Appends a chunk to one layer and attends with its rows; seconds.
-    fn attend(&mut self, layer: usize, rows: usize, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) -> Result<f64> {
+    fn attend(&mut self, layer: usize, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) -> Result<f64> {
         let (start, processor) = (Instant::now(), clock::now());
-        let nth = self.works.len();
         for stats in attend(&mut self.sessions[layer], &self.works, &self.weights.shape, [q, k, v], out)? {
-            self.tally.count(&stats, rows as f64 / nth as f64);
+            self.tally.count(&stats);
         }
         let seconds = start.elapsed().as_secs_f64();
         self.tally.attention += seconds;

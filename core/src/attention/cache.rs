@@ -2,12 +2,11 @@
 
 use super::certificates::length;
 use super::clustered::Clusters;
-use super::head_topk::index_options;
 use super::session_options::SessionOptions;
-use crate::dci::Index;
-use crate::error::{Error, Result, Status, reserved};
+use crate::dci::{Index, IndexOptions};
+use crate::error::{Error, Result, Status, reserved, same};
 use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
-use crate::mem::{Buf, Dtype, Memory, Plan, Rows};
+use crate::mem::{Buf, Dtype, Maker, Rows};
 use crate::simd::Isa;
 #[cfg(feature = "half")]
 use half::{bf16, f16, slice::HalfBitsSliceExt, slice::HalfFloatSliceExt};
@@ -22,26 +21,16 @@ enum Store {
 }
 
 impl Store {
-    fn plan(plan: &mut Plan, dtype: Dtype, n: usize) {
-        match dtype {
-            Dtype::F32 => Buf::<f32>::plan(plan, n),
-            Dtype::F16 | Dtype::Bf16 => Buf::<u16>::plan(plan, n),
-        }
-    }
-
-    fn new(memory: &Memory, dtype: Dtype, n: usize) -> Result<Self> {
-        Ok(match dtype {
-            Dtype::F32 => Store::F32(Buf::with_capacity(memory, n)?),
+    fn made(m: &mut Maker<'_>, dtype: Dtype, n: usize) -> Self {
+        match dtype.used() {
+            Dtype::F32 => Store::F32(m.room(n)),
             #[cfg(feature = "half")]
-            Dtype::F16 => Store::F16(Buf::with_capacity(memory, n)?),
+            Dtype::F16 => Store::F16(m.room(n)),
             #[cfg(feature = "half")]
-            Dtype::Bf16 => Store::Bf16(Buf::with_capacity(memory, n)?),
+            Dtype::Bf16 => Store::Bf16(m.room(n)),
             #[cfg(not(feature = "half"))]
-            other => {
-                other.check("kv_dtype")?;
-                Store::F32(Buf::with_capacity(memory, n)?)
-            }
-        })
+            Dtype::F16 | Dtype::Bf16 => unreachable!("refused with the options"),
+        }
     }
 
     /// Appends row `i` as it is, if it is of the storage type; `false` if it is not.
@@ -118,9 +107,9 @@ impl Store {
         match self {
             Store::F32(b) => Rows::new(&b[..n * cols], cols),
             #[cfg(feature = "half")]
-            Store::F16(b) => Rows::f16(&b[..n * cols], cols),
+            Store::F16(b) => Rows::new(&b[..n * cols], cols),
             #[cfg(feature = "half")]
-            Store::Bf16(b) => Rows::bf16(&b[..n * cols], cols),
+            Store::Bf16(b) => Rows::new(&b[..n * cols], cols),
         }
         .unwrap_or_else(|_| unreachable!("whole rows are stored"))
     }
@@ -170,37 +159,21 @@ pub struct HeadCache {
 }
 
 impl HeadCache {
-    pub(super) fn plan(plan: &mut Plan, o: &SessionOptions) -> Result<()> {
-        Store::plan(plan, o.kv_dtype, o.capacity.saturating_mul(o.dim_k));
-        Store::plan(plan, o.kv_dtype, o.capacity.saturating_mul(o.dim_v));
-        Buf::<f32>::plan(plan, o.dim_k.max(o.dim_v));
-        if o.has_index() {
-            Index::plan(&index_options(&o.attention, o.dim_k, o.capacity), plan)?;
-        }
+    /// For resolved options, and those of the index if there is to be one; [`begin`](HeadCache::begin) must follow.
+    pub(super) fn made(m: &mut Maker<'_>, o: &SessionOptions, index: Option<&IndexOptions>) -> Self {
+        let (mut clusters, memory) = (None, m.memory());
         if o.has_cells() {
-            Clusters::plan(plan, o.dim_k, o.dim_v, o.capacity);
+            let make = || Part::make(|| Clusters::new_in(memory, o.dim_k, o.dim_v, o.capacity));
+            m.other(|plan| Clusters::plan(plan, o.dim_k, o.dim_v, o.capacity), || make().map(|c| clusters = Some(c)));
         }
-        Ok(())
-    }
-
-    /// `options` are resolved.
-    pub(super) fn new_in(o: &SessionOptions, memory: &Memory) -> Result<Self> {
-        let index = match o.has_index() {
-            true => Some(Part::make(|| Index::new_in(&index_options(&o.attention, o.dim_k, o.capacity), memory))?),
-            false => None,
-        };
-        let clusters = match o.has_cells() {
-            true => Some(Part::make(|| Clusters::new_in(memory, o.dim_k, o.dim_v, o.capacity))?),
-            false => None,
-        };
-        Ok(HeadCache {
+        HeadCache {
             dim_k: o.dim_k,
             dim_v: o.dim_v,
             capacity: o.capacity,
             trusted: o.attention.trusted,
-            keys: Store::new(memory, o.kv_dtype, o.capacity.saturating_mul(o.dim_k))?,
-            values: Store::new(memory, o.kv_dtype, o.capacity.saturating_mul(o.dim_v))?,
-            index,
+            keys: Store::made(m, o.kv_dtype, o.capacity.saturating_mul(o.dim_k)),
+            values: Store::made(m, o.kv_dtype, o.capacity.saturating_mul(o.dim_v)),
+            index: index.map(|o| Part::of(|| Index::made(m, o, None))),
             clusters,
             unit: if o.attention.softcap == 0.0 && o.attention.scale > 0.0 { o.attention.scale } else { 1.0 },
             isa: o.isa(),
@@ -209,8 +182,14 @@ impl HeadCache {
             failed: None,
             largest: [0.0; 2],
             longest: o.attention.certificate.then_some([0.0; 2]),
-            row: Buf::filled(memory, o.dim_k.max(o.dim_v), 0.0)?,
-        })
+            row: m.filled(o.dim_k.max(o.dim_v), 0.0),
+        }
+    }
+
+    pub(super) fn begin(&mut self) {
+        if TOP_K && let Some(index) = &mut self.index {
+            index.begin();
+        }
     }
 
     /// Appends `n` rows `k [n, dim_k]`, `v [n, dim_v]` of any element type, unpublished until
@@ -234,22 +213,16 @@ impl HeadCache {
     }
 
     fn try_append(&mut self, k: Rows<'_>, v: Rows<'_>) -> Result<()> {
-        let shape = |field, reason, need: usize, have: usize| {
-            if need == have { Ok(()) } else { Err(Error::new(Status::Shape, field, reason).need(need, have)) }
-        };
-        shape("k", "row size is not dim_k", self.dim_k, k.cols())?;
-        shape("v", "row size is not dim_v", self.dim_v, v.cols())?;
-        shape("v", "rows differ from k's", k.rows(), v.rows())?;
+        same("k", "row size is not dim_k", self.dim_k, k.cols())?;
+        same("v", "row size is not dim_v", self.dim_v, v.cols())?;
+        same("v", "rows differ from k's", k.rows(), v.rows())?;
         let (n, from) = (k.rows(), self.published + self.pending);
         if n > self.capacity - from {
             return Err(Error::new(Status::Capacity, "capacity", "the session is full").need(from + n, self.capacity));
         }
         if !self.trusted {
-            for (field, rows) in [("k", &k), ("v", &v)] {
-                if let Some(row) = rows.first_not_finite() {
-                    return Err(Error::new(Status::NotFinite, field, "holds NaN or infinity").row(row));
-                }
-            }
+            k.check_finite("k")?;
+            v.check_finite("v")?;
         }
         let result = self.store(k, v, from);
         match result {

@@ -3,13 +3,14 @@
 use super::certificates;
 use super::dense::exact;
 use super::dense::heads::{Dense, most_pieces};
+use super::head_topk::{self, index_options};
 use super::parts::in_parts;
 use super::problem::{Checked, Problem};
 use super::stats::AttentionStats;
-use super::{Mode, clock, clustered, head_topk};
+use super::{Mode, clock, clustered};
 use crate::error::{Error, Result, Status};
 use crate::features::{ACCELERATED, Part, TOP_K};
-use crate::mem::{Layout, Memory, Objects, Plan};
+use crate::mem::{Layout, Maker, Memory, Objects, Plan};
 
 /// Work memory of one part; made once per part, so its own size does not matter.
 #[allow(clippy::large_enum_variant)]
@@ -19,31 +20,24 @@ enum Work {
 }
 
 impl Work {
-    fn plan(checked: &Checked<'_>, plan: &mut Plan) -> Result<()> {
-        match checked.mode {
-            Mode::TopK if TOP_K => head_topk::Work::plan(plan, &checked.options, checked.dim_k, checked.rows_kv),
-            _ => {
-                exact::plan(plan, checked.dim_k, checked.dim_v, checked.rows_q);
-                if checked.options.uses_fixed_scores(checked.rows_q) {
-                    exact::plan_fixed_scores(plan, checked.dim_k, checked.dim_v);
-                }
-                Ok(())
-            }
+    /// Gives `make` the function that makes it: to be counted, or to be called.
+    fn with<T>(c: &Checked<'_>, make: impl FnOnce(&dyn Fn(&mut Maker<'_>) -> Self) -> T) -> Result<T> {
+        if TOP_K && c.mode == Mode::TopK {
+            let index = index_options(&c.options, c.dim_k, c.rows_kv)?;
+            return Ok(make(&|m| Work::TopK(Part::of(|| head_topk::Work::made(m, &index)))));
         }
+        let fixed = c.options.uses_fixed_scores(c.rows_q);
+        Ok(make(&|m| Work::Exact(exact::Work::made(m, c.dim_k, c.dim_v, c.rows_q, fixed))))
     }
 
     fn new_in(checked: &Checked<'_>, memory: &Memory) -> Result<Self> {
-        Ok(match checked.mode {
-            Mode::TopK if TOP_K => {
-                let (o, dim_k, rows_kv) = (&checked.options, checked.dim_k, checked.rows_kv);
-                Work::TopK(Part::make(|| head_topk::Work::new_in(memory, o, dim_k, rows_kv))?)
-            }
-            _ => {
-                let work = exact::Work::new_in(memory, checked.dim_k, checked.dim_v, checked.rows_q)?;
-                let fixed = checked.options.uses_fixed_scores(checked.rows_q);
-                Work::Exact(if fixed { work.with_fixed_scores(memory)? } else { work })
-            }
-        })
+        let mut work = Work::with(checked, |made| Maker::make(memory, made))??;
+        if let Work::TopK(work) = &mut work
+            && TOP_K
+        {
+            work.begin();
+        }
+        Ok(work)
     }
 }
 
@@ -116,7 +110,7 @@ pub fn required(problem: &Problem<'_>) -> Result<Layout> {
         return plan.finish();
     }
     let mut part = Plan::new();
-    Work::plan(&checked, &mut part)?;
+    Work::with(&checked, |made| part.count(made))?;
     let parts = parts(&checked)?;
     plan.add_plan(&part, parts);
     if cfg!(feature = "std") && parts > 1 {

@@ -2,17 +2,20 @@
 //! uncovers them, and every row asks the index (paper, Algorithm 1 with the causal construction of section 3).
 
 use super::problem::{Checked, Problem};
-use super::retrieve::{Retrieval, query_options};
+use super::retrieve::Retrieval;
 use super::stats::AttentionStats;
 use super::{Masking, clock};
 use crate::dci::{Engine, Index, IndexOptions, Scratch};
 use crate::error::Result;
-use crate::mem::{Buf, Memory, Plan, Rows};
+use crate::mem::{Buf, Maker, Rows};
 use crate::project::Lift;
 
-/// Index options for a head of `dim` with room for `capacity` keys.
-pub(super) fn index_options(o: &super::AttentionOptions, dim: usize, capacity: usize) -> IndexOptions {
-    IndexOptions {
+/// Options of the index of a head of `dim` with room for `capacity` keys, resolved.
+///
+/// # Errors
+/// As [`IndexOptions::resolve`].
+pub(super) fn index_options(o: &super::AttentionOptions, dim: usize, capacity: usize) -> Result<IndexOptions> {
+    let options = IndexOptions {
         num_simple: o.num_simple,
         num_composite: o.num_composite,
         levels: o.levels,
@@ -23,7 +26,8 @@ pub(super) fn index_options(o: &super::AttentionOptions, dim: usize, capacity: u
         isa: o.isa,
         engine: Engine::Walk,
         ..IndexOptions::new(dim)
-    }
+    };
+    options.resolve()
 }
 
 /// Index, scratch and a row buffer, reused for the heads one part works on.
@@ -34,18 +38,13 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn plan(plan: &mut Plan, o: &super::AttentionOptions, dim: usize, keys: usize) -> Result<()> {
-        let options = index_options(o, dim, keys);
-        Index::plan(&options, plan)?;
-        Scratch::plan_new(&options, plan)?;
-        Buf::<f32>::plan(plan, dim);
-        Ok(())
+    /// For an index of these options; [`begin`](Work::begin) must follow.
+    pub(super) fn made(m: &mut Maker<'_>, o: &IndexOptions) -> Self {
+        Work { index: Index::made(m, o, None), scratch: Scratch::made(m, o, o.capacity), row: m.filled(o.dim, 0.0) }
     }
 
-    pub(super) fn new_in(memory: &Memory, o: &super::AttentionOptions, dim: usize, keys: usize) -> Result<Self> {
-        let index = Index::new_in(&index_options(o, dim, keys), memory)?;
-        let scratch = Scratch::new_in(&index, memory)?;
-        Ok(Work { index, scratch, row: Buf::filled(memory, dim, 0.0)? })
+    pub(super) fn begin(&mut self) {
+        self.index.begin();
     }
 
     /// Inserts keys `from..to` that are not padding; with `shared`, scaled to unit norm.
@@ -95,24 +94,12 @@ impl Work {
             }
             let start = clock::now();
             for head in head_kv * group..(head_kv + 1) * group {
-                let retrieval = Retrieval {
-                    index: &self.index,
-                    values,
-                    keep,
-                    bias: masking.bias(batch, head),
-                    scale: o.scale,
-                    softcap: o.softcap,
-                    k: o.top_k,
-                    query: query_options(o),
-                    skip_self: o.shared(),
-                };
-                problem.q.head(batch, head).read(row, &mut self.scratch.query);
+                let retrieval = Retrieval::new(&self.index, values, masking, [batch, head], o, o.top_k);
                 let mut out = problem.out.rows(batch, head, row, 1);
-                let (lse, used) = retrieval.attend(&mut self.scratch, row, visible, &mut out, 0);
-                if let Some(t) = &problem.lse {
-                    t.rows(batch, head, row, 1).write(0, &[lse]);
-                }
-                stats.pairs += used as u64;
+                let mut lse = problem.lse.as_ref().map(|t| t.rows(batch, head, row, 1));
+                let lse = lse.as_mut().and_then(|r| r.as_slice());
+                let q = problem.q.head(batch, head);
+                stats.pairs += retrieval.attend(&mut self.scratch, &q, row, &mut out, lse, 0);
                 stats.pairs_dense += masking.count(batch, visible) as u64;
             }
             stats.attend_seconds += clock::since(start);

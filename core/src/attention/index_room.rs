@@ -253,7 +253,7 @@ impl AttentionRoom {
         let AttentionRoom { arranging, order, ids, keys, values, dim, dim_v, .. } = self;
         order.clear();
         if by_cells && uniform {
-            over.index.list_alike(arranging, order);
+            over.index.list_by_cells(arranging, order);
         } else {
             over.index.list_slots(order);
         }

@@ -2,10 +2,10 @@
 
 use super::clustered::Watch;
 use super::index_room::{AttentionRoom, OverIndex};
-use super::retrieve::{Retrieval, query_options};
+use super::retrieve::Retrieval;
 use super::{AttentionOptions, AttentionStats, Mask, Masking, Mode, Reason, clock};
 use crate::dci::{Engine, Index, Metric, Scratch};
-use crate::error::{Error, Result, Status};
+use crate::error::{Error, Result, Status, same};
 use crate::features::ACCELERATED;
 use crate::mem::{Rows, RowsMut};
 
@@ -113,14 +113,11 @@ fn attend(
         room.check(index, values.cols())?;
     }
     let n = queries.rows();
-    let shape = |field, reason, need: usize, have: usize| {
-        if need == have { Ok(()) } else { Err(Error::new(Status::Shape, field, reason).need(need, have)) }
-    };
-    shape("queries", "row size is not the index's dim", index.dim(), queries.cols())?;
-    shape("out", "rows differ from the queries'", n, out.rows())?;
-    shape("out", "row size is not dim_v", values.cols(), out.cols())?;
+    same("queries", "row size is not the index's dim", index.dim(), queries.cols())?;
+    same("out", "rows differ from the queries'", n, out.rows())?;
+    same("out", "row size is not dim_v", values.cols(), out.cols())?;
     if let Some(lse) = &lse {
-        shape("lse", "one per query row is needed", n, lse.len())?;
+        same("lse", "one per query row is needed", n, lse.len())?;
     }
     let unsupported = |field, reason| Err(Error::new(Status::Unsupported, field, reason));
     if index.options().metric != Metric::InnerProduct {
@@ -147,14 +144,10 @@ fn attend(
     }
     let masking = Masking::new(mask, o.window, o.sinks, [1, 1, n, values.rows()], o.trusted)?;
     if !o.trusted {
-        let not_finite = |field, row| Error::new(Status::NotFinite, field, "holds NaN or infinity").row(row);
-        if let Some(row) = queries.first_not_finite() {
-            return Err(not_finite("queries", row));
-        }
+        queries.check_finite("queries")?;
         // Rows of ids that no key has may hold anything.
-        if let Some(id) = index.ids().find(|&id| values.slice(id as usize, 1).first_not_finite().is_some()) {
-            return Err(not_finite("values", id as usize));
-        }
+        let finite = |id: u64| values.slice(id as usize, 1).check_finite("values").map_err(|e| e.row(id as usize));
+        index.ids().try_for_each(finite)?;
         super::problem::check_norms(&queries, "queries")?;
         let largest = index.ids().map(|id| values.largest(id as usize)).fold(0.0, f32::max);
         if f64::from(largest) * index.len() as f64 > f64::from(f32::MAX) / 4.0 {
@@ -173,32 +166,18 @@ fn attend(
         Mode::Auto | Mode::Accelerated => (Mode::Exact, Reason::OnlyWay),
         _ => (Mode::Exact, Reason::Requested),
     };
-    let retrieval = Retrieval {
-        index,
-        values,
-        keep: masking.keep(0),
-        bias: masking.bias(0, 0),
-        scale: o.scale,
-        softcap: o.softcap,
-        k: if mode == Mode::TopK { o.top_k } else { usize::MAX },
-        query: query_options(&o),
-        skip_self: false,
-    };
+    let k = if mode == Mode::TopK { o.top_k } else { usize::MAX };
+    let retrieval = Retrieval::new(index, values, &masking, [0, 0], &o, k);
     let mut stats = AttentionStats::new(mode, reason);
     let start = clock::now();
     for row in 0..n {
-        queries.read(row, &mut scratch.query);
+        stats.pairs += retrieval.attend(scratch, &queries, row, out, lse.as_deref_mut(), row);
         let visible = masking.visible(0, row);
-        let (row_lse, used) = retrieval.attend(scratch, row, visible, out, row);
-        stats.pairs += used as u64;
         let all = visible.begin == 0 && visible.end == values.rows();
         stats.pairs_dense += match all && masking.keep(0).is_none() {
             true => index.len() as u64,
             false => index.ids().filter(|&id| retrieval.sees(visible, id)).count() as u64,
         };
-        if let Some(lse) = lse.as_deref_mut() {
-            lse[row] = row_lse;
-        }
     }
     stats.attend_seconds = clock::since(start);
     Ok(stats)

@@ -5,7 +5,7 @@ use super::mode::Mode;
 use super::options::AttentionOptions;
 use super::stats::Reason;
 use super::tunables::{DENSE_BELOW, FINEST, MOST_KEYS, ROWS_BELOW};
-use crate::error::{Error, Result, Status};
+use crate::error::{Error, Result, Status, same, same_shape};
 use crate::features::{ACCELERATED, TOP_K};
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};
 
@@ -96,16 +96,10 @@ pub(super) struct Checked<'a> {
     pub masking: Masking<'a>,
 }
 
-fn shape(field: &'static str, reason: &'static str, need: usize, have: usize) -> Result<()> {
-    if need == have { Ok(()) } else { Err(Error::new(Status::Shape, field, reason).need(need, have)) }
-}
-
 /// Refuses NaN and infinity, naming the row (counted within its head).
 pub(super) fn check_finite(t: &Tensor<'_>, field: &'static str) -> Result<()> {
-    match t.first_not_finite() {
-        Some((_, _, row)) => Err(Error::new(Status::NotFinite, field, "holds NaN or infinity").row(row)),
-        None => Ok(()),
-    }
+    let [batch, heads, _, _] = t.shape();
+    (0..batch).try_for_each(|b| (0..heads).try_for_each(|h| t.head(b, h).check_finite(field)))
 }
 
 /// Refuses finite numbers so large that products of queries and keys, or sums of weighted values, leave the range of f32:
@@ -161,26 +155,19 @@ impl<'a> Problem<'a> {
             return Err(Error::new(Status::Shape, "heads_q", "must be a multiple of heads_kv").need(heads_kv, heads_q));
         }
         if self.options.shared() {
-            shape("heads_kv", "shared query-key mode needs as many as heads_q", heads_q, heads_kv)?;
-            shape("rows_kv", "shared query-key mode needs as many as rows_q", rows_q, rows_kv)?;
+            same("heads_kv", "shared query-key mode needs as many as heads_q", heads_q, heads_kv)?;
+            same("rows_kv", "shared query-key mode needs as many as rows_q", rows_q, rows_kv)?;
         }
-        shape("k", "batch differs from q's", batch, batch_k)?;
-        shape("k", "heads differ from v's", heads_kv, heads_k)?;
-        shape("k", "rows differ from v's", rows_kv, rows_k)?;
-        shape("k", "row size differs from q's", dim_k, cols_k)?;
-        shape("v", "batch differs from q's", batch, self.v.shape()[0])?;
-        let want = [batch, heads_q, rows_q, dim_v];
-        for (need, have) in want.into_iter().zip(self.out.shape()) {
-            shape("out", "shape is not [batch, heads_q, rows_q, dim_v]", need, have)?;
-        }
-        for (field, rows, wrong) in [
-            ("lse", &self.lse, "shape is not [batch, heads_q, rows_q]"),
-            ("bounds", &self.bounds, "shape is not [batch, heads_q, rows_q]"),
-        ] {
+        same("k", "batch differs from q's", batch, batch_k)?;
+        same("k", "heads differ from v's", heads_kv, heads_k)?;
+        same("k", "rows differ from v's", rows_kv, rows_k)?;
+        same("k", "row size differs from q's", dim_k, cols_k)?;
+        same("v", "batch differs from q's", batch, self.v.shape()[0])?;
+        let wrong = "shape is not [batch, heads_q, rows_q, dim_v]";
+        same_shape("out", wrong, [batch, heads_q, rows_q, dim_v], self.out.shape())?;
+        for (field, rows) in [("lse", &self.lse), ("bounds", &self.bounds)] {
             let Some(rows) = rows else { continue };
-            for (need, have) in [batch, heads_q, rows_q, 1].into_iter().zip(rows.shape()) {
-                shape(field, wrong, need, have)?;
-            }
+            same_shape(field, "shape is not [batch, heads_q, rows_q]", [batch, heads_q, rows_q, 1], rows.shape())?;
             if rows.dtype() != Dtype::F32 {
                 return Err(Error::new(Status::Unsupported, field, "must be f32"));
             }

@@ -1,6 +1,6 @@
 //! Attention over retrieved keys (paper, Algorithm 1): choose keys by the index, softmax over those, drop the rest.
 
-use super::Visible;
+use super::{AttentionOptions, Masking, Visible};
 use crate::dci::{Index, Neighbor, QueryOptions, Scratch};
 use crate::error::reserved;
 use crate::mem::{Rows, RowsMut};
@@ -8,33 +8,73 @@ use crate::mem::{Rows, RowsMut};
 /// Everything about one head that does not change from row to row.
 #[derive(Clone, Copy)]
 pub(super) struct Retrieval<'a> {
-    pub index: &'a Index,
+    index: &'a Index,
     /// Row `id` belongs to the key with that id.
-    pub values: Rows<'a>,
+    values: Rows<'a>,
+    masking: &'a Masking<'a>,
+    batch: usize,
     /// Padding bytes by id, 0 = never seen.
-    pub keep: Option<&'a [u8]>,
+    keep: Option<&'a [u8]>,
     /// Bias rows by query row.
-    pub bias: Option<Rows<'a>>,
-    pub scale: f32,
-    pub softcap: f32,
+    bias: Option<Rows<'a>>,
+    scale: f32,
+    softcap: f32,
     /// Keys per row; `usize::MAX` = every visible key, found by brute force.
-    pub k: usize,
-    pub query: QueryOptions<'static>,
+    k: usize,
+    query: QueryOptions<'static>,
     /// A row does not see the key of its own id unless it sees nothing else.
-    pub skip_self: bool,
+    skip_self: bool,
 }
 
-/// Query options of an attention call with `k` keys per row.
-pub(super) fn query_options(o: &super::AttentionOptions) -> QueryOptions<'static> {
-    QueryOptions {
-        retrieve_fraction: o.retrieve_fraction,
-        visit_fraction: 1.0,
-        field_of_view: o.field_of_view,
-        ..QueryOptions::new(o.top_k)
+impl<'a> Retrieval<'a> {
+    /// Of query head `head` of batch `batch`, `k` keys a row; `options` are resolved.
+    pub(super) fn new(
+        index: &'a Index,
+        values: Rows<'a>,
+        masking: &'a Masking<'a>,
+        [batch, head]: [usize; 2],
+        options: &AttentionOptions,
+        k: usize,
+    ) -> Self {
+        Retrieval {
+            index,
+            values,
+            masking,
+            batch,
+            keep: masking.keep(batch),
+            bias: masking.bias(batch, head),
+            scale: options.scale,
+            softcap: options.softcap,
+            k,
+            query: QueryOptions {
+                retrieve_fraction: options.retrieve_fraction,
+                visit_fraction: 1.0,
+                field_of_view: options.field_of_view,
+                ..QueryOptions::new(options.top_k)
+            },
+            skip_self: options.shared(),
+        }
     }
-}
 
-impl Retrieval<'_> {
+    /// Attends query `row` of `queries`: row `to` of `out`, and of the log-sum-exps if somebody wants them. Returns the number of keys
+    /// used. O(retrieval).
+    pub(super) fn attend(
+        &self,
+        scratch: &mut Scratch,
+        queries: &Rows<'_>,
+        row: usize,
+        out: &mut RowsMut<'_>,
+        lse: Option<&mut [f32]>,
+        to: usize,
+    ) -> u64 {
+        queries.read(row, &mut scratch.query);
+        let (x, used) = self.sum(scratch, row, self.masking.visible(self.batch, row), out, to);
+        if let Some(lse) = lse {
+            lse[to] = x;
+        }
+        used as u64
+    }
+
     fn bias_at(&self, row: usize, id: u64) -> f32 {
         let mut bias = [0.0];
         if let Some(rows) = &self.bias {
@@ -105,7 +145,7 @@ impl Retrieval<'_> {
     }
 
     /// One output row for the query in `scratch.query`: writes row `out_row` of `out`, returns (log-sum-exp, keys used).
-    pub(super) fn attend(
+    fn sum(
         &self,
         scratch: &mut Scratch,
         row: usize,

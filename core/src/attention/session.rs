@@ -5,17 +5,16 @@ use super::certificates;
 use super::clustered::{self, FewWork, Heads, SEGMENT, Watch, Work as ClusteredWork};
 use super::dense::heads::{Dense, most_pieces};
 use super::dense::{FEW, PIECE, exact};
-use super::head_topk::index_options;
 use super::problem::{check_finite, check_norms, check_range};
-use super::retrieve::{Retrieval, query_options};
+use super::retrieve::Retrieval;
 use super::session_options::SessionOptions;
 use super::stats::{AttentionStats, Reason};
 use super::tunables::{DECODE_BELOW, FINEST, TOP_K_SHARE};
 use super::{Mask, Masking, Mode, clock};
 use crate::dci::Scratch;
-use crate::error::{Error, Result, Status};
+use crate::error::{Error, Result, Status, same_shape};
 use crate::features::{ACCELERATED, TOP_K};
-use crate::mem::{Dtype, Memory, MemoryReport, Objects, Plan, Tensor, TensorMut};
+use crate::mem::{Dtype, Maker, Memory, MemoryReport, Objects, Plan, Tensor, TensorMut};
 
 /// KV cache with its index or cells. Tokens are appended by KV head and published by [`commit`](Session::commit); rows attend to
 /// published tokens.
@@ -121,8 +120,8 @@ impl Session {
     pub fn plan(options: &SessionOptions, plan: &mut Plan) -> Result<()> {
         let o = options.resolve()?;
         Objects::<HeadCache>::plan(plan, o.heads_kv);
-        let mut head = Plan::new();
-        HeadCache::plan(&mut head, &o)?;
+        let (mut head, index) = (Plan::new(), o.index()?);
+        head.count(|m| HeadCache::made(m, &o, index.as_ref()));
         plan.add_plan(&head, o.heads_kv);
         Ok(())
     }
@@ -142,9 +141,11 @@ impl Session {
     /// As [`SessionOptions::resolve`]; `NoMemory`, `Budget`.
     pub fn new_in(options: &SessionOptions, memory: &Memory) -> Result<Session> {
         let o = options.resolve()?;
-        let mut heads = Objects::with_capacity(memory, o.heads_kv)?;
+        let (mut heads, index) = (Objects::with_capacity(memory, o.heads_kv)?, o.index()?);
         for _ in 0..o.heads_kv {
-            heads.push(HeadCache::new_in(&o, memory)?)?;
+            let mut head = Maker::make(memory, |m| HeadCache::made(m, &o, index.as_ref()))?;
+            head.begin();
+            heads.push(head)?;
         }
         Ok(Session { options: o, heads, len: 0, memory: memory.clone() })
     }
@@ -310,12 +311,9 @@ impl Session {
         // Calls of few rows take other memory than those of many.
         for rows in [rows.min(4), rows.min(FEW), rows] {
             let mut form = Plan::new();
-            exact::plan(&mut form, o.dim_k, o.dim_v, rows);
-            if o.attention.uses_fixed_scores(rows) {
-                exact::plan_fixed_scores(&mut form, o.dim_k, o.dim_v);
-            }
-            if o.has_index() {
-                Scratch::plan_new(&index_options(&o.attention, o.dim_k, o.capacity), &mut form)?;
+            form.count(|m| self.exact_work(m, rows));
+            if let Some(index) = self.heads[0].index() {
+                Scratch::plan(index, &mut form);
             }
             most = most.or(form);
             if o.has_cells() {
@@ -329,6 +327,12 @@ impl Session {
         }
         plan.add_plan(&most, 1);
         Ok(())
+    }
+
+    /// What exact attention of so many rows works in.
+    fn exact_work(&self, m: &mut Maker<'_>, rows: usize) -> exact::Work {
+        let o = &self.options;
+        exact::Work::made(m, o.dim_k, o.dim_v, rows, o.attention.uses_fixed_scores(rows))
     }
 
     /// Query heads of a KV head.
@@ -363,23 +367,14 @@ impl Session {
     fn attend_part(&self, call: &Attend<'_>, work: &Memory, watch: &mut Option<Watch<'_>>) -> Result<AttentionStats> {
         let Attend { q, out, mask, lse, part: [ith, nth] } = *call;
         let o = &self.options;
-        let shape = |field, reason, need: usize, have: usize| {
-            if need == have { Ok(()) } else { Err(Error::new(Status::Shape, field, reason).need(need, have)) }
-        };
         if ith >= nth {
             return Err(Error::new(Status::Argument, "ith", "must be below nth").need(nth, ith));
         }
         let [_, _, rows, _] = q.shape();
-        for (need, have) in [1, o.heads_q, rows, o.dim_k].into_iter().zip(q.shape()) {
-            shape("q", "shape is not [1, heads_q, rows, dim_k]", need, have)?;
-        }
-        for (need, have) in [1, o.heads_q, rows, o.dim_v].into_iter().zip(out.shape()) {
-            shape("out", "shape is not [1, heads_q, rows, dim_v]", need, have)?;
-        }
+        same_shape("q", "shape is not [1, heads_q, rows, dim_k]", [1, o.heads_q, rows, o.dim_k], q.shape())?;
+        same_shape("out", "shape is not [1, heads_q, rows, dim_v]", [1, o.heads_q, rows, o.dim_v], out.shape())?;
         if let Some(lse) = lse {
-            for (need, have) in [1, o.heads_q, rows, 1].into_iter().zip(lse.shape()) {
-                shape("lse", "shape is not [1, heads_q, rows]", need, have)?;
-            }
+            same_shape("lse", "shape is not [1, heads_q, rows]", [1, o.heads_q, rows, 1], lse.shape())?;
             if lse.dtype() != Dtype::F32 || !lse.rows_are_packed() {
                 return Err(Error::new(Status::Unsupported, "lse", "must be packed f32"));
             }
@@ -411,10 +406,7 @@ impl Session {
             stats.attend_seconds = clock::since(start);
             return Ok(stats);
         }
-        let mut exact_work = exact::Work::new_in(work, o.dim_k, o.dim_v, rows)?;
-        if a.uses_fixed_scores(rows) {
-            exact_work = exact_work.with_fixed_scores(work)?;
-        }
+        let mut exact_work = Maker::make(work, |m| self.exact_work(m, rows))?;
         if let Some(index) = self.heads[0].index().filter(|_| TOP_K && mode == Mode::TopK) {
             let mut scratch = Scratch::new_in(index, work)?;
             for piece in (ith..most_pieces(q.shape())).step_by(nth) {
@@ -467,26 +459,11 @@ impl Session {
         let mut out = out.rows(0, head, begin, n);
         let mut lse = lse.map(|t| t.rows(0, head, begin, n));
         let mut lse = lse.as_mut().and_then(|r| r.as_slice());
-        let retrieval = Retrieval {
-            index,
-            values: cache.values(),
-            keep: masking.keep(0),
-            bias: masking.bias(0, head),
-            scale: o.attention.scale,
-            softcap: o.attention.softcap,
-            k: self.top_k(),
-            query: query_options(&o.attention),
-            skip_self: false,
-        };
+        let retrieval = Retrieval::new(index, cache.values(), masking, [0, head], &o.attention, self.top_k());
         for i in 0..n {
-            let visible = masking.visible(0, begin + i);
-            q.head(0, head).read(begin + i, &mut scratch.query);
-            let (row_lse, used) = retrieval.attend(scratch, begin + i, visible, &mut out, i);
-            stats.pairs += used as u64;
-            stats.pairs_dense += masking.count(0, visible) as u64;
-            if let Some(lse) = &mut lse {
-                lse[i] = row_lse;
-            }
+            let q = q.head(0, head);
+            stats.pairs += retrieval.attend(scratch, &q, begin + i, &mut out, lse.as_deref_mut(), i);
+            stats.pairs_dense += masking.count(0, masking.visible(0, begin + i)) as u64;
         }
     }
 

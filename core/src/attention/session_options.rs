@@ -1,9 +1,11 @@
 //! What a caller asks of a session.
 
 use super::clustered::SEGMENT;
+use super::head_topk::index_options;
 use super::mode::Mode;
 use super::options::AttentionOptions;
 use super::tunables::DENSE_BELOW;
+use crate::dci::IndexOptions;
 use crate::error::{Error, Result, Status};
 use crate::features::{self, ACCELERATED, HALF, TOP_K};
 use crate::mem::Dtype;
@@ -60,6 +62,14 @@ impl SessionOptions {
     /// Whether the heads keep an index.
     pub(super) fn has_index(&self) -> bool {
         TOP_K && self.attention.mode == Mode::TopK
+    }
+
+    /// Options of the index that the heads keep, if they do; of resolved options.
+    ///
+    /// # Errors
+    /// As [`IndexOptions::resolve`].
+    pub(super) fn index(&self) -> Result<Option<IndexOptions>> {
+        self.has_index().then(|| index_options(&self.attention, self.dim_k, self.capacity)).transpose()
     }
 
     /// Tokens from which on something else than exact attention may run.

@@ -6,7 +6,7 @@ use crate::bytes::{self, CHECKSUM, Reader, Writer};
 use crate::error::{Error, Result, Status};
 use crate::mem::{Dtype, Memory, Plan};
 
-const MAGIC: [u8; 8] = *b"ICESES\0\0";
+const SESSION_MAGIC: [u8; 8] = *b"ICESES\0\0";
 const VERSION: u32 = 1;
 const WORDS: usize = 16;
 const LONGS: usize = 8;
@@ -109,7 +109,7 @@ fn read_header(r: &mut Reader<'_>) -> Result<Header> {
 /// The header of bytes of which checksum and length are right.
 fn checked(bytes: &[u8]) -> Result<Header> {
     let mut from = bytes::within(bytes);
-    let mut r = Reader::new(&mut from, MAGIC, VERSION).map_err(damaged)?;
+    let mut r = Reader::new(&mut from, SESSION_MAGIC, VERSION).map_err(damaged)?;
     bytes::check(bytes).map_err(damaged)?;
     let header = read_header(&mut r)?;
     let need = body(&header.options, header.len).and_then(|n| n.checked_add(HEADER + CHECKSUM));
@@ -147,7 +147,7 @@ impl Session {
     pub fn save_to(&self, write: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
         let o = self.options();
         let a = &o.attention;
-        let mut w = Writer::new(write, MAGIC, VERSION);
+        let mut w = Writer::new(write, SESSION_MAGIC, VERSION);
         words(o).into_iter().for_each(|x| w.u32(x));
         w.u64(a.seed);
         for x in [o.capacity, self.len(), o.dense_below, a.top_k, a.window, a.sinks, 0] {
@@ -194,7 +194,7 @@ impl Session {
     /// # Errors
     /// As [`load`](Session::load).
     pub fn load_from(read: &mut dyn FnMut(&mut [u8]) -> usize, memory: &Memory) -> Result<Session> {
-        let mut r = Reader::new(read, MAGIC, VERSION).map_err(damaged)?;
+        let mut r = Reader::new(read, SESSION_MAGIC, VERSION).map_err(damaged)?;
         let Header { options: o, len, more } = read_header(&mut r)?;
         let refused = |e| bytes::refusal(e, OPTIONS);
         let mut plan = Plan::new();

@@ -76,8 +76,6 @@ pub struct AttentionStats {
     pub cells_opened: u64,
     /// Rows of a call in accelerated mode, all heads counted, however each of them was attended.
     pub rows: u64,
-    /// Deprecated: always 0. See [`measured`](Self::measured).
-    pub estimated_mass: f32,
     /// Rows of such a call that were attended exactly, beside sampled ones.
     pub exact_rows: ExactRows,
     /// Pairs of a row and a known key, one that sampled rows found heavy.
@@ -109,7 +107,6 @@ impl AttentionStats {
             pairs_dense: 0,
             cells_opened: 0,
             rows: 0,
-            estimated_mass: 0.0,
             exact_rows: ExactRows::default(),
             known: 0,
             measured: Measured::default(),
@@ -152,12 +149,7 @@ impl AttentionStats {
 
     /// Adds another part of the same call.
     pub fn add(&mut self, other: &AttentionStats) {
-        let rows = self.rows + other.rows;
-        if rows > 0 {
-            let sum = self.estimated_mass * self.rows as f32 + other.estimated_mass * other.rows as f32;
-            self.estimated_mass = sum / rows as f32;
-        }
-        self.rows = rows;
+        self.rows += other.rows;
         self.exact_rows.add(&other.exact_rows);
         self.known += other.known;
         self.measured.add(&other.measured);

@@ -46,9 +46,9 @@ impl Index {
     }
 
     /// The same, like keys side by side where the index has gathered them; new ones, which it has not, at the end.
-    pub(crate) fn list_alike(&self, room: &mut Arranging, out: &mut Buf<u32>) {
+    pub(crate) fn list_by_cells(&self, room: &mut Arranging, out: &mut Buf<u32>) {
         if self.cells.active() {
-            self.cells.arrange_alike(self.isa(), room, out);
+            self.cells.list_slots(self.isa(), room, out);
         } else {
             self.list_slots(out);
         }

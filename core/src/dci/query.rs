@@ -72,10 +72,7 @@ impl Index {
         let o = options.resolve()?;
         scratch.check(self)?;
         let n = queries.rows();
-        if queries.cols() != self.dim() {
-            return Err(Error::new(Status::Shape, "queries", "row size is not the index's dim")
-                .need(self.dim(), queries.cols()));
-        }
+        self.check_rows(&queries, "queries")?;
         if n.checked_mul(o.k).is_none_or(|need| need > out.len()) {
             return Err(
                 Error::new(Status::Buffer, "out", "too small for queries x k").need(n.saturating_mul(o.k), out.len())
@@ -87,11 +84,6 @@ impl Index {
             return Err(Error::new(Status::Buffer, "counts", "too small").need(n, counts.len()));
         }
         let way = if exact { Way::Exact } else { self.way(options)? };
-        if !self.options.trusted
-            && let Some(row) = queries.first_not_finite()
-        {
-            return Err(Error::new(Status::NotFinite, "queries", "holds NaN or infinity").row(row));
-        }
         for row in 0..n {
             queries.read(row, &mut scratch.query);
             Self::check_query(self.options.metric, &scratch.query, "queries").map_err(|e| e.row(row))?;
@@ -343,7 +335,7 @@ impl Index {
     }
 
     /// Sets the cells in view of `level`: the entries kept above, or the root cell where there are no parents.
-    fn look_down(&self, scratch: &mut Scratch, level: usize) {
+    pub(super) fn look_down(&self, scratch: &mut Scratch, level: usize) {
         let parents = if level + 1 < self.options.depth() { self.levels[level + 1].members.len() } else { 0 };
         scratch.view.clear();
         if parents == 0 {
@@ -355,7 +347,7 @@ impl Index {
         }
     }
 
-    fn points_in_view(&self, scratch: &Scratch, level: usize) -> usize {
+    pub(super) fn points_in_view(&self, scratch: &Scratch, level: usize) -> usize {
         let l = &self.levels[level];
         match scratch.view[..] {
             [ROOT] => l.lists[0].len(),
@@ -393,52 +385,5 @@ impl Index {
             }
         }
         self.score(scratch, o.k.min(self.len()));
-    }
-
-    /// Candidates that one composite index gives for one query at one level of a plain (one-level) index, in the order
-    /// in which the engine finds them, as ids written to `out`; returns how many. For tests and measurements of the
-    /// retrieval itself.
-    ///
-    /// # Errors
-    /// As [`query`](Index::query); `Unsupported` with more than one level; `Argument` for an unknown composite or an
-    /// automatic engine; `Buffer` when `out` is too small.
-    #[cfg(feature = "internals")]
-    pub fn candidates(
-        &self,
-        scratch: &mut Scratch,
-        query: &[f32],
-        composite: usize,
-        options: &QueryOptions<'_>,
-        out: &mut [u64],
-    ) -> Result<usize> {
-        let o = options.resolve()?;
-        scratch.check(self)?;
-        if self.options.depth() != 1 {
-            return Err(Error::new(Status::Unsupported, "levels", "candidates are defined for one level"));
-        }
-        if o.engine == Engine::Auto || composite >= self.options.num_composite {
-            return Err(Error::new(Status::Argument, "engine", "name an engine and an existing composite index"));
-        }
-        if query.len() != self.dim() {
-            return Err(
-                Error::new(Status::Shape, "query", "length is not the index's dim").need(self.dim(), query.len())
-            );
-        }
-        Self::check_query(self.options.metric, query, "queries")?;
-        scratch.query.copy_from_slice(query);
-        let Scratch { query, proj, .. } = scratch;
-        self.projector.query(query, &self.lift, proj);
-        self.look_down(scratch, 0);
-        let points = self.points_in_view(scratch, 0);
-        let budget = Budget::new(&o, points, self.options.num_simple, 0);
-        let ids = o.allowed();
-        scratch.found.clear();
-        scratch.picked.begin();
-        self.collect(scratch, Place { level: 0, composite, ids: &ids }, &budget);
-        let n = scratch.found.len();
-        let need = Error::new(Status::Buffer, "out", "too small").need(n, out.len());
-        let out = out.get_mut(..n).ok_or(need)?;
-        out.iter_mut().zip(scratch.found.iter()).for_each(|(o, &slot)| *o = self.id_at(slot));
-        Ok(n)
     }
 }

@@ -25,7 +25,7 @@ use crate::error::{Error, Result, Status};
 use crate::mem::{Dtype, Memory, Plan, f32s};
 use crate::project::Lift;
 
-const MAGIC: [u8; 8] = *b"ICEIDX\0\0";
+const INDEX_MAGIC: [u8; 8] = *b"ICEIDX\0\0";
 const VERSION: u32 = 1;
 const HEADER: usize = 8 + 4 + 6 * 4 + 3 * 4 + 4 * 8;
 /// What comes before the sample queries.
@@ -99,7 +99,7 @@ fn read_asked(r: &mut Reader<'_>) -> Result<usize> {
 /// The header of bytes of which checksum and length are right.
 fn checked(bytes: &[u8]) -> Result<Header> {
     let mut from = bytes::within(bytes);
-    let mut r = Reader::new(&mut from, MAGIC, VERSION).map_err(damaged)?;
+    let mut r = Reader::new(&mut from, INDEX_MAGIC, VERSION).map_err(damaged)?;
     bytes::check(bytes).map_err(damaged)?;
     let header = read_header(&mut r)?;
     let misfit = damaged("length does not fit its header");
@@ -148,7 +148,7 @@ impl Index {
     /// `Buffer` when `write` did not take all.
     pub fn save_to(&self, write: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
         let o = &self.options;
-        let mut w = Writer::new(write, MAGIC, VERSION);
+        let mut w = Writer::new(write, INDEX_MAGIC, VERSION);
         let fitted = o.directions == Directions::Fitted;
         let flags = u32::from(o.fixed) | u32::from(o.trusted) << 1 | (o.engine as u32) << 2 | u32::from(fitted) << 4;
         for x in [o.dim as u32, o.metric as u32, o.num_simple as u32, o.num_composite as u32, o.levels as u32, flags] {
@@ -200,7 +200,7 @@ impl Index {
     /// # Errors
     /// As [`load`](Index::load).
     pub fn load_from(read: &mut dyn FnMut(&mut [u8]) -> usize, memory: &Memory) -> Result<Index> {
-        let mut r = Reader::new(read, MAGIC, VERSION).map_err(damaged)?;
+        let mut r = Reader::new(read, INDEX_MAGIC, VERSION).map_err(damaged)?;
         let header = read_header(&mut r)?;
         let mut plan = Plan::new();
         Self::plan(&header.options, &mut plan)?;
@@ -237,7 +237,7 @@ impl Index {
         memory.admit(plan)?;
         let index = Index::new_with(&header.options, memory, Some(keys))?;
         let mut from = bytes::within(bytes);
-        let mut r = Reader::new(&mut from, MAGIC, VERSION).map_err(damaged)?;
+        let mut r = Reader::new(&mut from, INDEX_MAGIC, VERSION).map_err(damaged)?;
         read_header(&mut r)?;
         index.fill(&header, r)
     }

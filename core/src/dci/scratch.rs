@@ -144,17 +144,12 @@ impl Shape {
 impl Scratch {
     /// Adds the blocks of a scratch for `index` to a plan (without the `Memory` block and the struct itself).
     pub fn plan(index: &Index, plan: &mut Plan) {
-        plan.count(|m| Shape::new(index.options(), index.capacity()).make(m));
+        plan.count(|m| Scratch::made(m, index.options(), index.capacity()));
     }
 
-    /// The same for an index that does not exist yet.
-    ///
-    /// # Errors
-    /// As [`IndexOptions::resolve`].
-    pub fn plan_new(options: &IndexOptions, plan: &mut Plan) -> Result<()> {
-        let o = options.resolve()?;
-        plan.count(|m| Shape::new(&o, o.capacity).make(m));
-        Ok(())
+    /// For an index of resolved options with room for `slots` keys.
+    pub(crate) fn made(m: &mut Maker<'_>, o: &IndexOptions, slots: usize) -> Scratch {
+        Shape::new(o, slots).make(m)
     }
 
     /// A scratch for `index`.
@@ -162,7 +157,7 @@ impl Scratch {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn new_in(index: &Index, memory: &Memory) -> Result<Scratch> {
-        Maker::make(memory, |m| Shape::new(index.options(), index.capacity()).make(m))
+        Maker::make(memory, |m| Scratch::made(m, index.options(), index.capacity()))
     }
 
     /// Whether this scratch fits the index as it is now.

@@ -64,21 +64,18 @@ impl Index {
         }
     }
 
-    /// The next eligible entry of a cursor, within its cell.
+    /// The next eligible entry of a cursor, within its cell, which the cursor then stands before.
     fn next_entry(&self, place: Place<'_>, cursor: &mut Cursor, up: bool, cell: u32) -> Option<(f32, u32)> {
         loop {
-            let (key, slot) = if up { cursor.peek_up(&self.pool)? } else { cursor.peek_down(&self.pool)? };
+            let mut next = *cursor;
+            let (key, slot) = next.next(&self.pool, up)?;
             if cell_of(key) != cell {
                 return None;
             }
             if self.eligible(place, slot) {
                 return Some((proj_of(key), slot));
             }
-            if up {
-                cursor.advance_up(&self.pool);
-            } else {
-                cursor.advance_down(&self.pool);
-            }
+            *cursor = next;
         }
     }
 
@@ -116,11 +113,7 @@ impl Index {
             let q = scratch.proj[place.composite * m + j];
             let mut cursor = scratch.cursors[id];
             let Some((_, slot)) = self.next_entry(place, &mut cursor, up, cell) else { break };
-            if up {
-                cursor.advance_up(&self.pool);
-            } else {
-                cursor.advance_down(&self.pool);
-            }
+            cursor.next(&self.pool, up);
             match self.next_entry(place, &mut cursor, up, cell) {
                 Some((p, _)) => scratch.frontier.replace_min((p - q).abs(), id as u32, id as u32),
                 None => scratch.frontier.pop_min(),

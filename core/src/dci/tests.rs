@@ -1,15 +1,22 @@
 //! The structure behind the answers: every list sorted and complete, every key in the cell of its nearest parent.
 
 use super::level::ROOT;
+use super::scratch::Budget;
+use super::search::Place;
 use super::slots::NO_ID;
-use super::{Engine, Index, IndexOptions, Metric};
+use super::{Engine, Index, IndexOptions, Metric, QueryOptions, Scratch};
+use crate::list;
 use crate::math::hash;
 use crate::mem::{Maker, Memory, Rows};
+use crate::project::Lift;
+use proptest::prelude::*;
 use std::vec::Vec;
 
 fn check(index: &Index) {
     let live: Vec<u32> = (0..index.ids.len() as u32).filter(|&s| index.id_at(s) != NO_ID).collect();
     assert_eq!(live.len(), index.len());
+    let bound = index.lift.bound();
+    assert!(!index.options.metric.lifted() || live.iter().all(|&s| Lift::norm2(index.key_at(s)) <= bound * bound));
     for level in 0..index.options.depth() {
         let l = &index.levels[level];
         let here: Vec<u32> = live.iter().copied().filter(|&s| usize::from(index.height[s as usize]) >= level).collect();
@@ -19,7 +26,7 @@ fn check(index: &Index) {
             assert_eq!(members, here);
         }
         for list in l.lists.iter() {
-            assert!(list.check(&index.pool, &index.ids));
+            assert!(list::tests::check(list, &index.pool, &index.ids));
             assert_eq!(list.len(), here.len());
         }
         let top = level + 1 == index.options.depth();
@@ -64,7 +71,7 @@ fn keys_lie_in_the_cell_of_their_nearest_parent_through_churn() {
             index.remove_present(&gone);
             check(&index);
         }
-        assert!(!index.levels[levels - 1].lists[0].is_empty(), "the test reaches the top level");
+        assert!(index.levels[levels - 1].lists[0].len() > 0, "the test reaches the top level");
     }
 }
 
@@ -87,7 +94,7 @@ fn every_key_is_listed_once_beside_its_like() {
             let mut m = Maker::new(&memory);
             let (mut room, mut out) = (index.arranging(&mut m), m.room(index.slots()));
             m.finish().unwrap();
-            index.list_alike(&mut room, &mut out);
+            index.list_by_cells(&mut room, &mut out);
             let mut sorted = out.to_vec();
             sorted.sort_unstable();
             let live: Vec<u32> = (0..index.slots() as u32).filter(|&s| index.held_at(s).is_some()).collect();
@@ -117,5 +124,65 @@ fn every_key_is_listed_once_beside_its_like() {
         assert_eq!(list(&index).len(), 3000 - gone.len());
         index.clear();
         assert!(list(&index).is_empty());
+    }
+}
+
+/// Candidates of one composite index in the order in which the engine finds them.
+fn candidates(index: &Index, q: &[f32], composite: usize, o: &QueryOptions<'_>) -> Vec<u64> {
+    let o = o.resolve().unwrap();
+    let mut scratch = Scratch::new_in(index, &Memory::system(0).unwrap()).unwrap();
+    index.projector.query(q, &index.lift, &mut scratch.proj);
+    index.look_down(&mut scratch, 0);
+    let budget = Budget::new(&o, index.points_in_view(&scratch, 0), index.options.num_simple, 0);
+    scratch.picked.begin();
+    index.collect(&mut scratch, Place { level: 0, composite, ids: &o.allowed() }, &budget);
+    scratch.found.iter().map(|&slot| index.id_at(slot)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Walk and scan find the same candidates in the same order under every budget; with no visit budget they are the
+    /// points within tau in the L-infinity norm of the projections, in ascending order of it.
+    #[test]
+    fn walk_equals_scan(
+        keys in prop::collection::vec(prop::array::uniform3(-4i8..5), 1..200), gone in 0u64..5,
+        q in prop::array::uniform3(-4i8..5).prop_filter("a query needs a direction", |q| q.iter().any(|&x| x != 0)),
+        visit in 0usize..400, retrieve in 0usize..80, l2: bool, narrow: bool,
+    ) {
+        let metric = if l2 { Metric::L2 } else { Metric::InnerProduct };
+        let options = IndexOptions { metric, num_simple: 3, num_composite: 2, seed: 7, ..IndexOptions::new(3) };
+        let mut index = Index::new_in(&options, &Memory::system(0).unwrap()).unwrap();
+        let rows: Vec<f32> = keys.iter().flatten().map(|&x| f32::from(x)).collect();
+        // Many at once, and one by one.
+        let (many, few) = rows.split_at(keys.len() / 2 * 3);
+        index.insert(Rows::new(many, 3).unwrap(), None).unwrap();
+        few.chunks(3).for_each(|key| index.insert(Rows::new(key, 3).unwrap(), None).unwrap());
+        let removed: Vec<u64> = index.ids().filter(|id| gone > 0 && hash(gone, *id).is_multiple_of(3)).collect();
+        index.remove(&removed).unwrap();
+        check(&index);
+        let q = q.map(f32::from);
+        let (id_begin, id_end) = if narrow { (20, 150) } else { (0, 0) };
+        for composite in 0..2 {
+            let o = QueryOptions { visit, retrieve, id_begin, id_end, ..QueryOptions::new(1) };
+            let walk = candidates(&index, &q, composite, &QueryOptions { engine: Engine::Walk, ..o });
+            let scan = candidates(&index, &q, composite, &QueryOptions { engine: Engine::Scan, ..o });
+            prop_assert_eq!(&walk, &scan);
+            if visit > 0 {
+                continue;
+            }
+            let mut pq = [0.0; 6];
+            index.projector.query(&q, &index.lift, &mut pq);
+            let reach = |id: u64| {
+                let pk = index.proj_at(index.slot(id).unwrap());
+                (composite * 3..composite * 3 + 3).map(|j| (pk[j] - pq[j]).abs()).fold(0.0, f32::max)
+            };
+            let reaches: Vec<f32> = walk.iter().map(|&id| reach(id)).collect();
+            prop_assert!(reaches.is_sorted());
+            if let Some(&tau) = reaches.last() {
+                let mut eligible = index.ids().filter(|id| !narrow || (20..150).contains(id));
+                prop_assert!(eligible.all(|id| reach(id) >= tau || walk.contains(&id)));
+            }
+        }
     }
 }

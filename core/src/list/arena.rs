@@ -2,10 +2,10 @@
 
 use super::NIL;
 use crate::error::{Error, Result, Status};
-use crate::mem::{Buf, Maker, Memory, Plan};
+use crate::mem::{Buf, Maker, Plan};
 
 /// Entries in a full node.
-pub const NODE: usize = 32;
+pub(super) const NODE: usize = 32;
 
 /// Two neighbours that together hold no more than this are merged.
 pub(super) const MERGE: usize = NODE / 4 * 3;
@@ -24,7 +24,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    const EMPTY: Node = Node { keys: [0; NODE], slots: [0; NODE], len: 0, prev: NIL, next: NIL, tower: NIL };
+    pub(super) const EMPTY: Node = Node { keys: [0; NODE], slots: [0; NODE], len: 0, prev: NIL, next: NIL, tower: NIL };
 
     #[inline]
     pub(super) fn keys(&self) -> &[u64] {
@@ -90,15 +90,13 @@ pub(super) struct Elem {
 /// Over all lists: at most `2 * floor(entries / 25) + min(lists, entries)` nodes. An insertion may take one node before
 /// a merge gives one back: one more.
 pub struct Pool {
-    nodes: Buf<Node>,
-    elems: Buf<Elem>,
-    free_node: u32,
-    free_elem: u32,
-    nodes_used: usize,
-    elems_used: usize,
-    entries: usize,
+    pub(super) nodes: Buf<Node>,
+    pub(super) elems: Buf<Elem>,
+    pub(super) free_node: u32,
+    pub(super) free_elem: u32,
+    pub(super) entries: usize,
     filled: usize,
-    max_entries: usize,
+    pub(super) max_entries: usize,
     max_lists: usize,
 }
 
@@ -119,7 +117,7 @@ fn elem_bound(nodes: usize) -> usize {
 const TOO_LARGE: Error = Error::new(Status::NoMemory, "capacity", "more list nodes than can be numbered");
 
 impl Pool {
-    /// Adds the blocks of `with_capacity(entries, lists)` to a plan. O(1), no allocation.
+    /// Adds the blocks of a pool to a plan. O(1), no allocation.
     pub fn plan(plan: &mut Plan, entries: usize, lists: usize) {
         match node_bound(entries, lists) {
             Some(nodes) => {
@@ -130,24 +128,13 @@ impl Pool {
         }
     }
 
-    /// An empty pool for `entries` entries over all of at most `lists` lists. O(1); allocates two blocks, or none when
-    /// either is 0.
-    ///
-    /// # Errors
-    /// `NoMemory`, `Budget`.
-    pub fn with_capacity(memory: &Memory, entries: usize, lists: usize) -> Result<Pool> {
-        Maker::make(memory, |m| Pool::made(m, entries, lists))
-    }
-
-    /// The same as part of a larger object.
+    /// An empty pool for `entries` entries over all of at most `lists` lists. O(1); two blocks, or none when either is 0.
     pub(crate) fn made(m: &mut Maker<'_>, entries: usize, lists: usize) -> Pool {
         let mut pool = Pool {
             nodes: Buf::new(m.memory()),
             elems: Buf::new(m.memory()),
             free_node: NIL,
             free_elem: NIL,
-            nodes_used: 0,
-            elems_used: 0,
             entries: 0,
             filled: 0,
             max_entries: 0,
@@ -180,31 +167,6 @@ impl Pool {
         self.max_entries = entries;
         self.max_lists = lists;
         Ok(())
-    }
-
-    /// Entries over all lists. O(1), no allocation.
-    pub fn len(&self) -> usize {
-        self.entries
-    }
-
-    /// Whether every list is empty. O(1), no allocation.
-    pub fn is_empty(&self) -> bool {
-        self.entries == 0
-    }
-
-    /// Entries that always fit. O(1), no allocation.
-    pub fn capacity(&self) -> usize {
-        self.max_entries
-    }
-
-    /// Nodes in use, and the most there can be. O(1), no allocation.
-    pub fn nodes(&self) -> (usize, usize) {
-        (self.nodes_used, self.nodes.capacity())
-    }
-
-    /// Tower elements in use, and the most there can be. O(1), no allocation.
-    pub fn elements(&self) -> (usize, usize) {
-        (self.elems_used, self.elems.capacity())
     }
 
     /// Whether `n` more entries fit into a list, which is empty now or not.
@@ -251,21 +213,17 @@ impl Pool {
             self.free_node = self.node(i).next;
             let node = self.node_mut(i);
             (node.len, node.prev, node.next, node.tower) = (0, NIL, NIL, NIL);
-            self.nodes_used += 1;
             return Ok(i);
         }
         let i = self.nodes.len() as u32;
         let lost = Error::new(Status::Internal, "capacity", "list nodes ran out within the capacity");
-        self.nodes.push(Node::EMPTY).map_err(|_| lost)?;
-        self.nodes_used += 1;
-        Ok(i)
+        self.nodes.push(Node::EMPTY).map_err(|_| lost).map(|()| i)
     }
 
-    /// Takes back a chain of `count` nodes linked by `next`.
-    pub(super) fn give_nodes(&mut self, first: u32, last: u32, count: usize) {
+    /// Takes back a chain of nodes linked by `next`.
+    pub(super) fn give_nodes(&mut self, first: u32, last: u32) {
         self.node_mut(last).next = self.free_node;
         self.free_node = first;
-        self.nodes_used -= count;
     }
 
     pub(super) fn take_elem(&mut self, elem: Elem) -> Option<u32> {
@@ -273,24 +231,14 @@ impl Pool {
         if i != NIL {
             self.free_elem = self.elem(i).right;
             *self.elem_mut(i) = elem;
-            self.elems_used += 1;
             return Some(i);
         }
         let i = self.elems.len() as u32;
-        self.elems.push(elem).ok()?;
-        self.elems_used += 1;
-        Some(i)
+        self.elems.push(elem).ok().map(|()| i)
     }
 
     pub(super) fn give_elem(&mut self, i: u32) {
         self.elem_mut(i).right = self.free_elem;
         self.free_elem = i;
-        self.elems_used -= 1;
-    }
-}
-
-impl core::fmt::Debug for Pool {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Pool").field("len", &self.entries).field("capacity", &self.max_entries).finish_non_exhaustive()
     }
 }

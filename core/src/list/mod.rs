@@ -9,11 +9,13 @@ mod arena;
 mod cursor;
 mod key;
 mod skip;
+#[cfg(test)]
+pub(crate) mod tests;
 
-pub use arena::{NODE, Pool};
-pub use cursor::{CellIter, Cursor, Runs};
+pub use arena::Pool;
+pub use cursor::Cursor;
 pub use key::{cell_of, proj_of, sort_key};
-pub use skip::{HEIGHT, SkipList};
+pub use skip::SkipList;
 
 /// No node, no element.
 pub(crate) const NIL: u32 = u32::MAX;

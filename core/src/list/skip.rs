@@ -6,7 +6,7 @@ use crate::error::{Error, Result, Status};
 use crate::math::mix;
 
 /// Most levels of a tower. Each level links a quarter of the one below, so twelve serve 4^12 nodes.
-pub const HEIGHT: usize = 12;
+pub(super) const HEIGHT: usize = 12;
 
 /// Entries per node after a bulk load: room for a few insertions before a split, and above `MERGE` by itself.
 const FILL: usize = NODE / 8 * 7;
@@ -21,13 +21,13 @@ type Path = [u32; HEIGHT];
 /// they influence speed, never results.
 #[derive(Clone, Copy, Debug)]
 pub struct SkipList {
-    heads: [u32; HEIGHT],
+    pub(super) heads: [u32; HEIGHT],
     pub(super) first: u32,
     pub(super) last: u32,
     /// Levels in use; `heads` is NIL from there on.
-    levels: u32,
-    nodes: u32,
-    len: usize,
+    pub(super) levels: u32,
+    pub(super) nodes: u32,
+    pub(super) len: usize,
     seed: u64,
 }
 
@@ -40,11 +40,6 @@ impl SkipList {
     /// Number of entries. O(1), no allocation.
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Whether there are no entries. O(1), no allocation.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// Inserts an entry whose slot is not in this list. Expected O(log n + [`NODE`]), no allocation; cannot fail within
@@ -128,7 +123,7 @@ impl SkipList {
             }
         }
         if self.first != NIL {
-            pool.give_nodes(self.first, self.last, self.nodes as usize);
+            pool.give_nodes(self.first, self.last);
         }
         pool.account(self.len, 0);
         *self = SkipList::new(self.seed);
@@ -167,72 +162,6 @@ impl SkipList {
             self.len += node.len as usize;
         }
         Ok(())
-    }
-
-    /// Whether every promise of the structure holds: order, links, fill of neighbours, towers, counts. O(n), no
-    /// allocation; for tests.
-    pub fn check(&self, pool: &Pool, ids: &[u64]) -> bool {
-        self.check_nodes(pool, ids).is_some_and(|elems| self.check_towers(pool) == Some(elems))
-    }
-
-    /// Number of tower elements hanging on the nodes, if all is well.
-    fn check_nodes(&self, pool: &Pool, ids: &[u64]) -> Option<usize> {
-        let (mut prev, mut at) = (NIL, self.first);
-        let (mut nodes, mut len, mut elems) = (0, 0, 0);
-        let mut before = None;
-        while at != NIL {
-            let node = pool.node(at);
-            let crowded = prev == NIL || (pool.node(prev).len + node.len) as usize > MERGE;
-            if node.prev != prev || node.len == 0 || node.len as usize > NODE || !crowded {
-                return None;
-            }
-            for (&key, &slot) in node.keys().iter().zip(node.slots()) {
-                let this = Some((key, ids[slot as usize]));
-                if before >= this {
-                    return None;
-                }
-                before = this;
-            }
-            let mut e = node.tower;
-            while e != NIL {
-                if pool.elem(e).node != at || pool.elem(e).key != node.keys[0] {
-                    return None;
-                }
-                elems += 1;
-                e = pool.elem(e).down;
-            }
-            nodes += 1;
-            len += node.len as usize;
-            (prev, at) = (at, node.next);
-        }
-        (prev == self.last && nodes == self.nodes && len == self.len).then_some(elems)
-    }
-
-    /// Number of tower elements on all levels, if each level is a subsequence of the one below.
-    fn check_towers(&self, pool: &Pool) -> Option<usize> {
-        let mut elems = 0;
-        for level in 0..HEIGHT {
-            let mut e = self.heads[level];
-            if (e != NIL) != (level < self.levels as usize) {
-                return None;
-            }
-            let mut below = if level == 0 { self.first } else { self.heads[level - 1] };
-            while e != NIL {
-                let target = if level == 0 { pool.elem(e).node } else { pool.elem(e).down };
-                while below != target {
-                    if below == NIL {
-                        return None;
-                    }
-                    below = if level == 0 { pool.node(below).next } else { pool.elem(below).right };
-                }
-                if level > 0 && pool.elem(below).node != pool.elem(e).node || level == 0 && pool.elem(e).down != NIL {
-                    return None;
-                }
-                elems += 1;
-                e = pool.elem(e).right;
-            }
-        }
-        Some(elems)
     }
 
     /// Last node for which `before(first key, node)` holds (it holds for a prefix of the list), or NIL. Tells `note` the
@@ -401,7 +330,7 @@ impl SkipList {
         } else {
             pool.node_mut(next).prev = prev
         }
-        pool.give_nodes(at, at, 1);
+        pool.give_nodes(at, at);
         self.nodes -= 1;
     }
 
@@ -424,9 +353,8 @@ impl SkipList {
 impl Node {
     /// An unlinked node of one entry.
     fn of(key: u64, slot: u32) -> Node {
-        let mut node = Node { keys: [0; NODE], slots: [0; NODE], len: 1, prev: NIL, next: NIL, tower: NIL };
-        node.keys[0] = key;
-        node.slots[0] = slot;
+        let mut node = Node::EMPTY;
+        node.insert(0, key, slot);
         node
     }
 }

@@ -11,6 +11,8 @@ mod objects;
 mod plan;
 mod rows;
 mod tensor;
+#[cfg(test)]
+pub(crate) mod tests;
 
 #[cfg(feature = "internals")]
 #[doc(hidden)]

@@ -155,16 +155,6 @@ impl<'a> Rows<'a> {
         Rows::strided(data, whole_rows(data.len(), cols)?, cols, cols)
     }
 
-    /// Packed f16 rows.
-    pub fn f16(data: &'a [f16], cols: usize) -> Result<Self> {
-        Rows::new(data, cols)
-    }
-
-    /// Packed bf16 rows.
-    pub fn bf16(data: &'a [bf16], cols: usize) -> Result<Self> {
-        Rows::new(data, cols)
-    }
-
     /// Rows of `cols` elements, `stride` elements apart, inside `data`.
     ///
     /// # Errors
@@ -286,15 +276,22 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// First row holding a NaN or infinity.
-    pub fn first_not_finite(&self) -> Option<usize> {
+    /// Refuses NaN and infinity, naming the row. O(elements).
+    ///
+    /// # Errors
+    /// `NotFinite`.
+    pub(crate) fn check_finite(&self, field: &'static str) -> Result<()> {
         // Exponent all ones: the same test for the three formats, on bits, so that it vectorises.
         let mask16 = if self.dtype() == Dtype::F16 { 0x7c00 } else { 0x7f80 };
-        (0..self.rows).find(|&i| match (self.row_f32(i), self.row_bits(i)) {
+        let bad = (0..self.rows).find(|&i| match (self.row_f32(i), self.row_bits(i)) {
             (Some(row), _) => row.iter().fold(false, |bad, x| bad | (x.to_bits() & 0x7f80_0000 == 0x7f80_0000)),
             (_, Some(bits)) => bits.iter().fold(false, |bad, &b| bad | (b & mask16 == mask16)),
             _ => false,
-        })
+        });
+        match bad {
+            Some(row) => Err(Error::new(Status::NotFinite, field, "holds NaN or infinity").row(row)),
+            None => Ok(()),
+        }
     }
 
     /// Largest magnitude in a row, as f32. O(cols).
@@ -326,16 +323,10 @@ impl<'a> Rows<'a> {
 /// ```
 #[derive(Debug)]
 pub struct RowsMut<'a> {
-    data: *mut u8,
-    rows: usize,
-    cols: usize,
-    stride: usize,
-    dtype: Dtype,
+    /// The same rows, at an address that may be written.
+    view: Rows<'a>,
     life: PhantomData<&'a mut [u8]>,
 }
-
-// SAFETY: an exclusive borrow of plain numbers.
-unsafe impl Send for RowsMut<'_> {}
 
 impl<'a> RowsMut<'a> {
     /// Packed rows of `cols` elements: f32, f16 or bf16.
@@ -353,7 +344,9 @@ impl<'a> RowsMut<'a> {
     /// As [`Rows::strided`].
     pub fn strided<T: Element>(data: &'a mut [T], rows: usize, cols: usize, stride: usize) -> Result<Self> {
         let stride = fitting(data.len(), T::DTYPE, rows, cols, stride)?;
-        Ok(RowsMut { data: data.as_mut_ptr().cast(), rows, cols, stride, dtype: T::DTYPE, life: PhantomData })
+        let data = data.as_mut_ptr().cast::<u8>().cast_const();
+        let view = Rows { data, rows, cols, stride, dtype: T::DTYPE, life: PhantomData };
+        Ok(RowsMut { view, life: PhantomData })
     }
 
     /// Rows at a raw address; `stride` in bytes.
@@ -371,38 +364,28 @@ impl<'a> RowsMut<'a> {
         stride: usize,
         field: &'static str,
     ) -> Result<Self> {
-        check(data.addr(), dtype, rows, cols, stride, field)?;
-        Ok(RowsMut { data, rows, cols, stride, dtype, life: PhantomData })
+        // SAFETY: passed on.
+        let view = unsafe { Rows::from_raw(data.cast_const(), dtype, rows, cols, stride, field)? };
+        Ok(RowsMut { view, life: PhantomData })
     }
 
     /// Number of rows.
     pub fn rows(&self) -> usize {
-        self.rows
+        self.view.rows
     }
 
     /// Elements of a row.
     pub fn cols(&self) -> usize {
-        self.cols
-    }
-
-    fn dtype(&self) -> Dtype {
-        self.dtype.used()
-    }
-
-    /// Address, element type, bytes from row to row.
-    pub(super) fn raw(&mut self) -> (*mut u8, Dtype, usize) {
-        (self.data, self.dtype, self.stride)
+        self.view.cols
     }
 
     /// The rows as they are.
     pub fn view(&self) -> Rows<'_> {
-        let RowsMut { data, rows, cols, stride, dtype, .. } = *self;
-        Rows { data, rows, cols, stride, dtype, life: PhantomData }
+        self.view
     }
 
     fn row_ptr(&mut self, i: usize) -> *mut u8 {
-        assert!(i < self.rows);
-        self.data.wrapping_add(i * self.stride)
+        self.view.row_ptr(i).cast_mut()
     }
 
     /// Row `i` in place, if the elements are f32.
@@ -412,23 +395,24 @@ impl<'a> RowsMut<'a> {
     pub fn row_f32(&mut self, i: usize) -> Option<&mut [f32]> {
         let p = self.row_ptr(i);
         // A view without columns may have no address.
-        if self.cols == 0 {
-            return (self.dtype() == Dtype::F32).then_some(&mut []);
+        if self.cols() == 0 {
+            return (self.view.dtype() == Dtype::F32).then_some(&mut []);
         }
         // SAFETY: in range, aligned, exclusively borrowed.
-        (self.dtype() == Dtype::F32).then(|| unsafe { core::slice::from_raw_parts_mut(p.cast(), self.cols) })
+        (self.view.dtype() == Dtype::F32).then(|| unsafe { core::slice::from_raw_parts_mut(p.cast(), self.cols()) })
     }
 
     /// All rows as one slice, if they are packed f32.
     pub fn as_slice(&mut self) -> Option<&mut [f32]> {
-        if self.dtype() != Dtype::F32 || (self.rows > 1 && self.stride != self.cols * 4) {
+        let Rows { data, rows, cols, stride, .. } = self.view;
+        if self.view.dtype() != Dtype::F32 || (rows > 1 && stride != cols * 4) {
             return None;
         }
-        if self.rows == 0 || self.cols == 0 {
+        if rows == 0 || cols == 0 {
             return Some(&mut []);
         }
         // SAFETY: the rows are contiguous, aligned and exclusively borrowed; their extent was checked at creation.
-        Some(unsafe { core::slice::from_raw_parts_mut(self.data.cast(), self.rows * self.cols) })
+        Some(unsafe { core::slice::from_raw_parts_mut(data.cast_mut().cast(), rows * cols) })
     }
 
     /// Stores `row[..cols]` as row `i`.
@@ -436,8 +420,7 @@ impl<'a> RowsMut<'a> {
     /// # Panics
     /// If `i >= rows` or `row` is too short.
     pub fn write(&mut self, i: usize, row: &[f32]) {
-        let cols = self.cols;
-        self.write_part(i, 0, &row[..cols]);
+        self.write_part(i, 0, &row[..self.cols()]);
     }
 
     /// Stores `part` as elements `begin..begin + part.len()` of row `i`.
@@ -446,7 +429,7 @@ impl<'a> RowsMut<'a> {
     /// If they are not all there.
     pub fn write_part(&mut self, i: usize, begin: usize, part: &[f32]) {
         let p = self.row_ptr(i);
-        let (cols, dtype) = (self.cols, self.dtype());
+        let (cols, dtype) = (self.cols(), self.view.dtype());
         if let Some(row) = self.row_f32(i) {
             return row[begin..][..part.len()].copy_from_slice(part);
         }

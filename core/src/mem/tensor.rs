@@ -202,13 +202,6 @@ impl<'a> Tensor<'a> {
         }
         best
     }
-
-    /// First `(batch, head, row)` holding a NaN or infinity.
-    pub fn first_not_finite(&self) -> Option<(usize, usize, usize)> {
-        (0..self.dims.batch)
-            .flat_map(|b| (0..self.dims.heads).map(move |h| (b, h)))
-            .find_map(|(b, h)| self.head(b, h).first_not_finite().map(|r| (b, h, r)))
-    }
 }
 
 /// Writable `[batch, heads, rows, cols]` view. Parts of a partitioned call write disjoint rows through one shared view,
@@ -227,16 +220,10 @@ impl<'a> Tensor<'a> {
 /// ```
 #[derive(Debug)]
 pub struct TensorMut<'a> {
-    data: *mut u8,
-    dims: Dims,
-    dtype: Dtype,
+    /// The same rows, at an address that may be written.
+    view: Tensor<'a>,
     life: PhantomData<&'a mut [u8]>,
 }
-
-// SAFETY: an exclusive borrow of plain numbers.
-unsafe impl Send for TensorMut<'_> {}
-// SAFETY: shared use writes disjoint rows only (the partition rule of this crate).
-unsafe impl Sync for TensorMut<'_> {}
 
 impl<'a> TensorMut<'a> {
     /// Packed tensor of shape `[batch, heads, rows, cols]`: f32, f16 or bf16.
@@ -245,7 +232,7 @@ impl<'a> TensorMut<'a> {
     /// As [`Tensor::new`].
     pub fn new<T: Element>(data: &'a mut [T], shape: [usize; 4]) -> Result<Self> {
         let dims = Dims::packed(data.as_ptr(), data.len(), shape)?;
-        Ok(TensorMut { data: data.as_mut_ptr().cast(), dims, dtype: T::DTYPE, life: PhantomData })
+        Ok(Self::with(data, dims))
     }
 
     /// View into a slice, as [`Tensor::strided`]. Nothing beside its rows is written.
@@ -257,7 +244,12 @@ impl<'a> TensorMut<'a> {
         if !dims.rows_are_apart(T::DTYPE.size()) {
             return Err(Error::new(Status::Stride, "tensor", "rows overlap"));
         }
-        Ok(TensorMut { data: data.as_mut_ptr().cast(), dims, dtype: T::DTYPE, life: PhantomData })
+        Ok(Self::with(data, dims))
+    }
+
+    fn with<T: Element>(data: &'a mut [T], dims: Dims) -> Self {
+        let data = data.as_mut_ptr().cast::<u8>().cast_const();
+        TensorMut { view: Tensor { data, dims, dtype: T::DTYPE, life: PhantomData }, life: PhantomData }
     }
 
     /// View at a raw address; see [`Tensor::from_raw`].
@@ -271,41 +263,39 @@ impl<'a> TensorMut<'a> {
         strides: [usize; 3],
         field: &'static str,
     ) -> Result<Self> {
-        let dims = Dims::new(data.addr(), dtype, shape, strides, field)?;
-        Ok(TensorMut { data, dims, dtype, life: PhantomData })
+        // SAFETY: passed on.
+        let view = unsafe { Tensor::from_raw(data.cast_const(), dtype, shape, strides, field)? };
+        Ok(TensorMut { view, life: PhantomData })
     }
 
     /// One head of one batch.
     pub(crate) fn of(rows: &'a mut RowsMut<'_>) -> Self {
-        let (data, dtype, stride) = rows.raw();
-        let (shape, strides) = ([1, 1, rows.rows(), rows.cols()], [stride, 0, 0]);
-        // SAFETY: the rows are borrowed exclusively for 'a; their geometry was checked when their view was made.
-        unsafe { Self::from_raw(data, dtype, shape, strides, "tensor") }
-            .unwrap_or_else(|_| unreachable!("checked at creation"))
+        TensorMut { view: Tensor::of(rows.view()), life: PhantomData }
     }
 
     /// Whether the rows of each head follow each other without gaps.
     pub fn rows_are_packed(&self) -> bool {
-        self.dims.rows <= 1 || self.dims.row_stride == self.dims.cols * self.dtype.size()
+        let d = &self.view.dims;
+        d.rows <= 1 || d.row_stride == d.cols * self.dtype().size()
     }
 
     /// Element type.
     pub fn dtype(&self) -> Dtype {
-        self.dtype
+        self.view.dtype
     }
 
     /// `[batch, heads, rows, cols]`.
     pub fn shape(&self) -> [usize; 4] {
-        [self.dims.batch, self.dims.heads, self.dims.rows, self.dims.cols]
+        self.view.shape()
     }
 
     /// Rows `begin..begin + n` of one head. Crate rule: no two live parts ask for overlapping rows.
     pub(crate) fn rows(&self, batch: usize, head: usize, begin: usize, n: usize) -> RowsMut<'_> {
-        let d = &self.dims;
+        let (d, data) = (&self.view.dims, self.view.data.cast_mut());
         assert!(begin <= d.rows && n <= d.rows - begin);
-        let data = self.data.wrapping_add(d.offset(batch, head)).wrapping_add(begin * d.row_stride);
+        let data = data.wrapping_add(d.offset(batch, head)).wrapping_add(begin * d.row_stride);
         // SAFETY: inside the view vouched for at creation; disjoint from other parts by the partition rule.
-        unsafe { RowsMut::from_raw(data, self.dtype, n, d.cols, d.row_stride, "tensor") }
+        unsafe { RowsMut::from_raw(data, self.dtype(), n, d.cols, d.row_stride, "tensor") }
             .unwrap_or_else(|_| unreachable!("checked at creation"))
     }
 }

@@ -1,9 +1,8 @@
 //! Unit directions of the simple indices and the projections of keys and queries onto them.
 
 use super::Lift;
-use crate::error::Result;
 use crate::math::hash;
-use crate::mem::{Buf, Maker, Memory};
+use crate::mem::{Buf, Maker};
 use crate::simd::Isa;
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -53,22 +52,13 @@ fn gaussians(rng: &mut Xoshiro256PlusPlus) -> [f64; 2] {
 }
 
 impl Projector {
-    /// Draws the directions. O(lists x dim).
-    ///
-    /// # Errors
-    /// `NoMemory`, `Budget`.
-    pub fn new(memory: &Memory, lists: usize, dim: usize, lifted: bool, seed: u64, isa: Isa) -> Result<Self> {
-        let mut made = Maker::make(memory, |m| Projector::made(m, lists, dim, lifted, isa))?;
-        made.draw(seed);
-        Ok(made)
-    }
-
-    /// Without directions, as part of a larger object: [`draw`](Projector::draw) draws them.
+    /// Room for `lists` directions: [`draw`](Projector::draw) draws them.
     pub(crate) fn made(m: &mut Maker<'_>, lists: usize, dim: usize, lifted: bool, isa: Isa) -> Self {
         let rows = m.filled(lists.saturating_mul(dim), 0.0);
         Projector { dim, lifted, rows, last: m.filled(if lifted { lists } else { 0 }, 0.0), isa }
     }
 
+    /// Draws the directions. O(lists x dim).
     pub(crate) fn draw(&mut self, seed: u64) {
         let Projector { dim, lifted, rows, last, .. } = self;
         let (dim, lifted, lists) = (*dim, *lifted, rows.len() / *dim);
@@ -98,21 +88,6 @@ impl Projector {
                 }
             }
         }
-    }
-
-    /// Number of directions.
-    pub fn lists(&self) -> usize {
-        self.rows.len() / self.dim
-    }
-
-    /// Direction `i` without its lifted coordinate.
-    pub fn direction(&self, i: usize) -> &[f32] {
-        &self.rows[i * self.dim..][..self.dim]
-    }
-
-    /// Lifted coordinate of direction `i` (0 without a lift).
-    pub fn last(&self, i: usize) -> f32 {
-        self.last.get(i).copied().unwrap_or(0.0)
     }
 
     /// Projections of a key, unscaled: `<k, u> + u_last sqrt(c^2 - |k|^2)`, that is c times the paper's `<T_K(k), u>`.

@@ -1,7 +1,8 @@
 //! The k best of a stream, in a heap whose root is the worst of them.
 
+use super::heap::{sift_down, sift_up};
 use crate::error::{Error, Result, Status};
-use crate::mem::{Buf, Maker, Memory, Plan};
+use crate::mem::{Buf, Maker};
 use core::cmp::Ordering;
 
 /// A scored entry.
@@ -34,40 +35,14 @@ impl Item {
 pub struct TopK {
     heap: Buf<Item>,
     k: usize,
-    /// Best first, after `into_sorted`; otherwise a heap.
+    /// Best first, after `into_sorted`; otherwise a heap whose root is the worst.
     sorted: bool,
 }
 
 impl TopK {
-    /// Adds the block of `with_capacity(cap)` to a plan. O(1), no allocation.
-    pub fn plan(plan: &mut Plan, cap: usize) {
-        plan.count(|m| TopK::made(m, cap));
-    }
-
     /// An empty queue with `k = cap`. O(1); allocates one block, or none for 0.
-    ///
-    /// # Errors
-    /// `NoMemory`, `Budget`.
-    pub fn with_capacity(memory: &Memory, cap: usize) -> Result<TopK> {
-        Maker::make(memory, |m| TopK::made(m, cap))
-    }
-
-    /// The same as part of a larger object.
     pub(crate) fn made(m: &mut Maker<'_>, cap: usize) -> TopK {
         TopK { heap: m.room(cap), k: cap, sorted: false }
-    }
-
-    /// Makes room for `k = cap`. O(cap); may allocate.
-    ///
-    /// # Errors
-    /// `NoMemory`, `Budget`; nothing has changed then.
-    pub fn reserve(&mut self, cap: usize) -> Result<()> {
-        self.heap.reserve(cap)
-    }
-
-    /// Largest `k`. O(1), no allocation.
-    pub fn capacity(&self) -> usize {
-        self.heap.capacity()
     }
 
     /// Empties the queue and sets how many items it keeps. O(1), no allocation.
@@ -87,103 +62,30 @@ impl TopK {
     /// Offers an item; says whether it is among the best now. O(log k), O(1) when refused; no allocation.
     #[inline]
     pub fn push(&mut self, score: f32, id: u64, slot: u32) -> bool {
+        debug_assert!(!self.sorted, "reset comes first");
         let item = Item { score, slot, id };
-        if self.sorted {
-            self.reopen();
-        }
         if self.heap.len() < self.k {
-            let at = self.heap.len();
-            return self.heap.push(item).map(|()| sift_up(&mut self.heap, at)).is_ok();
+            return self.heap.push(item).map(|()| sift_up(&mut self.heap, Item::worse)).is_ok();
         }
-        match self.heap.first() {
-            Some(worst) if worst.worse(&item) => {
-                sift_down(&mut self.heap, item);
-                true
-            }
-            _ => false,
+        let better = self.heap.first().is_some_and(|worst| worst.worse(&item));
+        if better {
+            sift_down(&mut self.heap, item, Item::worse);
         }
+        better
     }
 
-    /// Best-first backwards is worst-first, and that is a heap.
-    #[cold]
-    fn reopen(&mut self) {
-        self.heap.reverse();
-        self.sorted = false;
-    }
-
-    /// Score of the worst item kept once there are `k` (and `k > 0`): a lower one need not be pushed. O(1), no
-    /// allocation.
-    #[inline]
-    pub fn worst(&self) -> Option<f32> {
-        if self.heap.len() < self.k {
-            return None;
-        }
-        let worst = if self.sorted { self.heap.last() } else { self.heap.first() };
-        worst.map(|w| w.score)
-    }
-
-    /// Number of items kept. O(1), no allocation.
-    pub fn len(&self) -> usize {
-        self.heap.len()
-    }
-
-    /// Whether there are none. O(1), no allocation.
-    pub fn is_empty(&self) -> bool {
-        self.heap.is_empty()
-    }
-
-    /// The items kept, in no particular order. O(1), no allocation.
-    pub fn items(&self) -> &[Item] {
-        &self.heap
-    }
-
-    /// The items kept, best first. O(k log k), O(1) when repeated; in place, no allocation. More may be pushed after.
+    /// The items kept, best first. O(k log k), O(1) when repeated; in place, no allocation. No more may be pushed then before a
+    /// [`reset`](TopK::reset).
     #[allow(clippy::wrong_self_convention)]
     pub fn into_sorted(&mut self) -> &[Item] {
         if !self.sorted {
             for end in (1..self.heap.len()).rev() {
                 let item = self.heap[end];
                 self.heap[end] = self.heap[0];
-                sift_down(&mut self.heap[..end], item);
+                sift_down(&mut self.heap[..end], item, Item::worse);
             }
             self.sorted = true;
         }
         &self.heap
     }
-}
-
-/// Moves the item at `at` towards the root while it is worse than its parent.
-#[inline]
-fn sift_up(heap: &mut [Item], mut at: usize) {
-    let item = heap[at];
-    while at > 0 {
-        let parent = (at - 1) / 2;
-        if !item.worse(&heap[parent]) {
-            break;
-        }
-        heap[at] = heap[parent];
-        at = parent;
-    }
-    heap[at] = item;
-}
-
-/// Puts `item` in place of the root and restores the heap.
-#[inline]
-fn sift_down(heap: &mut [Item], item: Item) {
-    let mut at = 0;
-    loop {
-        let mut child = 2 * at + 1;
-        if child >= heap.len() {
-            break;
-        }
-        if child + 1 < heap.len() && heap[child + 1].worse(&heap[child]) {
-            child += 1;
-        }
-        if !heap[child].worse(&item) {
-            break;
-        }
-        heap[at] = heap[child];
-        at = child;
-    }
-    heap[at] = item;
 }

@@ -3,10 +3,8 @@
 //! Lengths are checked once per call; inner products of one row give the same bits whether the row is taken alone, in a
 //! run of rows or gathered.
 
-use super::element::{Element, F32};
-use super::math;
-use super::one_by_one;
 use super::vector::Simd;
+use super::{Isa, Task, math, one_by_one, rows};
 
 /// Accumulators per row: enough to hide the latency of a fused multiply-add for a row taken alone.
 const ACC: usize = 4;
@@ -27,9 +25,9 @@ fn step<S: Simd, const DIST: bool>(s: S, a: S::V, b: S::V, acc: S::V) -> S::V {
 /// # Safety
 /// `dim` elements are readable at every row and at `q`.
 #[inline(always)]
-pub(super) unsafe fn rows_with<E: Element, S: Simd, const R: usize, const DIST: bool>(
+unsafe fn rows_with<S: Simd, const R: usize, const DIST: bool>(
     s: S,
-    rows: [*const E::T; R],
+    rows: [*const f32; R],
     q: *const f32,
     dim: usize,
 ) -> [f32; R] {
@@ -42,7 +40,7 @@ pub(super) unsafe fn rows_with<E: Element, S: Simd, const R: usize, const DIST: 
             let x = unsafe { s.load(q.add(at)) };
             for r in 0..R {
                 // SAFETY: as above.
-                let y = unsafe { E::load(s, rows[r].add(at)) };
+                let y = unsafe { s.load(rows[r].add(at)) };
                 acc[r][a] = step::<S, DIST>(s, y, x, acc[r][a]);
             }
         }
@@ -54,7 +52,7 @@ pub(super) unsafe fn rows_with<E: Element, S: Simd, const R: usize, const DIST: 
             let x = unsafe { s.load(q.add(i)) };
             for r in 0..R {
                 // SAFETY: as above.
-                let y = unsafe { E::load(s, rows[r].add(i)) };
+                let y = unsafe { s.load(rows[r].add(i)) };
                 acc[r][a] = step::<S, DIST>(s, y, x, acc[r][a]);
             }
             i += S::LANES;
@@ -65,7 +63,7 @@ pub(super) unsafe fn rows_with<E: Element, S: Simd, const R: usize, const DIST: 
         let x = unsafe { s.load_partial(q.add(i), dim - i) };
         for r in 0..R {
             // SAFETY: as above.
-            let y = unsafe { E::load_partial(s, rows[r].add(i), dim - i) };
+            let y = unsafe { s.load_partial(rows[r].add(i), dim - i) };
             acc[r][ACC - 1] = step::<S, DIST>(s, y, x, acc[r][ACC - 1]);
         }
     }
@@ -80,7 +78,7 @@ pub(super) unsafe fn rows_with<E: Element, S: Simd, const R: usize, const DIST: 
 fn pair<S: Simd, const DIST: bool>(s: S, a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     // SAFETY: both have a.len() elements.
-    unsafe { rows_with::<F32, S, 1, DIST>(s, [a.as_ptr()], b.as_ptr(), a.len())[0] }
+    unsafe { rows_with::<S, 1, DIST>(s, [a.as_ptr()], b.as_ptr(), a.len())[0] }
 }
 
 #[inline(always)]
@@ -93,45 +91,29 @@ pub(super) fn sq_dist<S: Simd>(s: S, a: &[f32], b: &[f32]) -> f32 {
     pair::<S, true>(s, a, b)
 }
 
-/// `n` rows, `stride` elements apart, against `q`.
+/// Rows against `q`, up to four at a time; row `i` begins at `row(i)`.
 ///
 /// # Safety
-/// `dim` elements are readable at `p + i * stride` for `i < out.len()`, and at `q`.
+/// `q.len()` elements are readable at every `row(i)` for `i < out.len()`.
 #[inline(always)]
-pub(super) unsafe fn strided<E: Element, S: Simd>(
-    s: S,
-    p: *const E::T,
-    stride: usize,
-    q: *const f32,
-    dim: usize,
-    out: &mut [f32],
-) {
+unsafe fn each_row<S: Simd, const DIST: bool>(s: S, row: impl Fn(usize) -> *const f32, q: &[f32], out: &mut [f32]) {
+    let (n, dim, q) = (out.len(), q.len(), q.as_ptr());
     let mut i = 0;
-    if S::WIDE {
-        while i + 4 <= out.len() {
-            // SAFETY: i + 3 < out.len().
-            let x = unsafe {
-                let p = p.add(i * stride);
-                let rows = [p, p.add(stride), p.add(2 * stride), p.add(3 * stride)];
-                rows_with::<E, S, 4, false>(s, rows, q, dim)
-            };
-            out[i..i + 4].copy_from_slice(&x);
+    // SAFETY: rows i.. of each step are there.
+    unsafe {
+        while S::WIDE && i + 4 <= n {
+            let rows = [row(i), row(i + 1), row(i + 2), row(i + 3)];
+            out[i..i + 4].copy_from_slice(&rows_with::<S, 4, DIST>(s, rows, q, dim));
             i += 4;
         }
-    }
-    while !one_by_one::<S>() && i + 2 <= out.len() {
-        // SAFETY: i + 1 < out.len().
-        let x = unsafe {
-            let p = p.add(i * stride);
-            rows_with::<E, S, 2, false>(s, [p, p.add(stride)], q, dim)
-        };
-        out[i..i + 2].copy_from_slice(&x);
-        i += 2;
-    }
-    while i < out.len() {
-        // SAFETY: i < out.len().
-        out[i] = unsafe { rows_with::<E, S, 1, false>(s, [p.add(i * stride)], q, dim)[0] };
-        i += 1;
+        while !one_by_one::<S>() && i + 2 <= n {
+            out[i..i + 2].copy_from_slice(&rows_with::<S, 2, DIST>(s, [row(i), row(i + 1)], q, dim));
+            i += 2;
+        }
+        while i < n {
+            out[i] = rows_with::<S, 1, DIST>(s, [row(i)], q, dim)[0];
+            i += 1;
+        }
     }
 }
 
@@ -141,53 +123,20 @@ pub(super) fn dots<S: Simd>(s: S, rows: &[f32], stride: usize, q: &[f32], out: &
     let end = last.checked_mul(stride).and_then(|n| n.checked_add(q.len()));
     assert!(end.is_some_and(|end| end <= rows.len()));
     // SAFETY: the last row ends inside the slice.
-    unsafe { strided::<F32, S>(s, rows.as_ptr(), stride, q.as_ptr(), q.len(), out) }
+    unsafe { each_row::<S, false>(s, |i| rows.as_ptr().wrapping_add(i * stride), q, out) }
 }
 
 #[inline(always)]
 fn gathered<S: Simd, const DIST: bool>(s: S, rows: &[f32], stride: usize, at: &[u32], q: &[f32], out: &mut [f32]) {
     assert_eq!(at.len(), out.len());
-    let mut top = 0;
-    for &i in at {
-        top = if i > top { i } else { top };
-    }
     if at.is_empty() {
         return;
     }
+    let top = at.iter().fold(0, |top, &i| if i > top { i } else { top });
     let end = (top as usize).checked_mul(stride).and_then(|n| n.checked_add(q.len()));
     assert!(end.is_some_and(|end| end <= rows.len()));
-    let (p, x, dim) = (rows.as_ptr(), q.as_ptr(), q.len());
-    let mut i = 0;
-    if S::WIDE {
-        while i + 4 <= at.len() {
-            // SAFETY: the row of the largest index ends inside the slice.
-            let x = unsafe {
-                let rows = [
-                    p.add(at[i] as usize * stride),
-                    p.add(at[i + 1] as usize * stride),
-                    p.add(at[i + 2] as usize * stride),
-                    p.add(at[i + 3] as usize * stride),
-                ];
-                rows_with::<F32, S, 4, DIST>(s, rows, x, dim)
-            };
-            out[i..i + 4].copy_from_slice(&x);
-            i += 4;
-        }
-    }
-    while !one_by_one::<S>() && i + 2 <= at.len() {
-        // SAFETY: as above.
-        let x = unsafe {
-            let rows = [p.add(at[i] as usize * stride), p.add(at[i + 1] as usize * stride)];
-            rows_with::<F32, S, 2, DIST>(s, rows, x, dim)
-        };
-        out[i..i + 2].copy_from_slice(&x);
-        i += 2;
-    }
-    while i < at.len() {
-        // SAFETY: as above.
-        out[i] = unsafe { rows_with::<F32, S, 1, DIST>(s, [p.add(at[i] as usize * stride)], x, dim)[0] };
-        i += 1;
-    }
+    // SAFETY: the row of the largest index ends inside the slice.
+    unsafe { each_row::<S, DIST>(s, |i| rows.as_ptr().wrapping_add(at[i] as usize * stride), q, out) }
 }
 
 #[inline(always)]
@@ -217,17 +166,21 @@ pub(super) fn axpy<S: Simd>(s: S, a: f32, x: &[f32], y: &mut [f32]) {
     }
 }
 
-/// Applies `$f` to every vector of `$x` in place; the tail goes through the same arithmetic.
+/// Applies `$f` to every vector of `$x` in place and shows `$see` the whole ones; the tail goes through the same arithmetic.
 macro_rules! map {
-    ($s:ident, $x:ident, |$v:ident| $f:expr) => {{
+    ($s:ident, $x:ident, |$v:ident| $f:expr) => {
+        map!($s, $x, |$v| $f, |_y| ())
+    };
+    ($s:ident, $x:ident, |$v:ident| $f:expr, |$y:ident| $see:expr) => {{
         let (n, p) = ($x.len(), $x.as_mut_ptr());
         let mut i = 0;
         while i + S::LANES <= n {
             // SAFETY: i + LANES <= n.
             let $v = unsafe { $s.load(p.add(i)) };
-            let y = $f;
+            let $y = $f;
             // SAFETY: as above.
-            unsafe { $s.store(p.add(i), y) };
+            unsafe { $s.store(p.add(i), $y) };
+            $see;
             i += S::LANES;
         }
         if i < n {
@@ -295,55 +248,23 @@ pub(super) fn exp_sum<S: Simd>(s: S, x: &mut [f32], m: f32) -> f32 {
         x.fill(0.0);
         return 0.0;
     }
-    let (n, p) = (x.len(), x.as_mut_ptr());
-    let m = s.splat(m);
-    let mut sum = s.splat(0.0);
-    let mut i = 0;
-    while i + S::LANES <= n {
-        // SAFETY: i + LANES <= n.
-        unsafe {
-            let e = math::exp(s, s.sub(s.load(p.add(i)), m));
-            s.store(p.add(i), e);
-            sum = s.add(sum, e);
-        }
-        i += S::LANES;
-    }
-    let mut out = s.reduce_add(sum);
-    if i < n {
-        // SAFETY: n - i elements are left.
-        unsafe { s.store_partial(p.add(i), n - i, math::exp(s, s.sub(s.load_partial(p.add(i), n - i), m))) };
-        for &e in &x[i..] {
-            out += e;
-        }
-    }
-    out
+    let (m, mut sum) = (s.splat(m), s.splat(0.0));
+    map!(s, x, |v| math::exp(s, s.sub(v, m)), |y| sum = s.add(sum, y));
+    total(s, sum, x)
 }
 
 /// `x = 2^((x - m) c)`, returning the sum. `m` is finite, `c > 0`; `x = -inf` gives 0.
 #[inline(always)]
 pub(crate) fn exp2_sum<S: Simd>(s: S, x: &mut [f32], c: f32, m: f32) -> f32 {
-    let (n, p) = (x.len(), x.as_mut_ptr());
-    let (c, m) = (s.splat(c), s.splat(m));
-    let mut sum = s.splat(0.0);
-    let mut i = 0;
-    while i + S::LANES <= n {
-        // SAFETY: i + LANES <= n.
-        unsafe {
-            let e = s.exp2_scaled(s.sub(s.load(p.add(i)), m), c);
-            s.store(p.add(i), e);
-            sum = s.add(sum, e);
-        }
-        i += S::LANES;
-    }
-    let mut out = s.reduce_add(sum);
-    if i < n {
-        // SAFETY: n - i elements are left.
-        unsafe { s.store_partial(p.add(i), n - i, s.exp2_scaled(s.sub(s.load_partial(p.add(i), n - i), m), c)) };
-        for &e in &x[i..] {
-            out += e;
-        }
-    }
-    out
+    let (c, m, mut sum) = (s.splat(c), s.splat(m), s.splat(0.0));
+    map!(s, x, |v| s.exp2_scaled(s.sub(v, m), c), |y| sum = s.add(sum, y));
+    total(s, sum, x)
+}
+
+/// The sum of all numbers, that of the whole vectors being known.
+#[inline(always)]
+fn total<S: Simd>(s: S, whole: S::V, x: &[f32]) -> f32 {
+    x[x.len() / S::LANES * S::LANES..].iter().fold(s.reduce_add(whole), |sum, x| sum + x)
 }
 
 /// Sum of everything, eight vectors at a time: as fast as memory can be read. The tail is left out.
@@ -402,4 +323,112 @@ pub(crate) fn max_abs<S: Simd>(s: S, x: &[f32]) -> f32 {
         i += S::LANES;
     }
     x[i..].iter().fold(s.reduce_max(most), |most, x| most.max(x.abs()))
+}
+
+/// Kernels as calls: a line of the table is a function of [`Isa`] and the kernel that it runs as a task. Not for users: public to
+/// benchmarks and tests only.
+macro_rules! calls {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),+) $(-> $out:ty)? = $kernel:expr;)+) => {
+        #[allow(clippy::extra_unused_lifetimes)] // Of what takes no slice.
+        impl Isa {$(
+            $(#[$doc])*
+            #[cfg(feature = "internals")]
+            #[doc(hidden)]
+            pub fn $name<'a>(self, $($arg: $ty),+) $(-> $out)? {
+                calls!(self, ($($arg: $ty),+) $(-> $out)? = $kernel)
+            }
+
+            #[cfg(not(feature = "internals"))]
+            pub(crate) fn $name<'a>(self, $($arg: $ty),+) $(-> $out)? {
+                calls!(self, ($($arg: $ty),+) $(-> $out)? = $kernel)
+            }
+        )+}
+    };
+    ($isa:expr, ($($arg:ident: $ty:ty),+) = $kernel:expr) => { calls!($isa, ($($arg: $ty),+) -> () = $kernel) };
+    ($isa:expr, ($($arg:ident: $ty:ty),+) -> $out:ty = $kernel:expr) => {{
+        struct Kernel<'a>($($ty,)+ core::marker::PhantomData<&'a ()>);
+        impl Task for Kernel<'_> {
+            type Out = $out;
+            #[inline(always)]
+            fn run<S: Simd>(self, s: S) -> $out {
+                let Kernel($($arg,)+ _) = self;
+                $kernel(s, $($arg),+)
+            }
+        }
+        $isa.run(Kernel($($arg,)+ core::marker::PhantomData))
+    }};
+}
+
+calls! {
+    /// Inner product.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn dot(a: &'a [f32], b: &'a [f32]) -> f32 = dot;
+
+    /// Squared Euclidean distance.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn sq_dist(a: &'a [f32], b: &'a [f32]) -> f32 = sq_dist;
+
+    /// `out[i] = <rows[i * stride..][..q.len()], q>` for `i < out.len()`.
+    ///
+    /// # Panics
+    /// If a row ends outside `rows`.
+    fn dots(rows: &'a [f32], stride: usize, q: &'a [f32], out: &'a mut [f32]) = dots;
+
+    /// `out[i] = <rows[at[i] * stride..][..q.len()], q>`.
+    ///
+    /// # Panics
+    /// If a row ends outside `rows`, or `at` and `out` differ in length.
+    fn dots_at(rows: &'a [f32], stride: usize, at: &'a [u32], q: &'a [f32], out: &'a mut [f32]) = dots_at;
+
+    /// `out[i] = |rows[at[i] * stride..][..q.len()] - q|^2`.
+    ///
+    /// # Panics
+    /// As [`Isa::dots_at`].
+    fn sq_dists_at(rows: &'a [f32], stride: usize, at: &'a [u32], q: &'a [f32], out: &'a mut [f32]) = sq_dists_at;
+
+    /// `y += a * x`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn axpy(a: f32, x: &'a [f32], y: &'a mut [f32]) = axpy;
+
+    /// `x *= a`.
+    fn scale(a: f32, x: &'a mut [f32]) = scale;
+
+    /// Largest element, -inf for none. No element may be NaN.
+    fn max(x: &'a [f32]) -> f32 = max;
+
+    /// Largest magnitude, 0 for none.
+    fn max_abs(x: &'a [f32]) -> f32 = max_abs;
+
+    /// Sum of squares.
+    fn norm2(x: &'a [f32]) -> f32 = norm2;
+
+    /// `x[i] = exp(x[i] - m)`, returning the sum; relative error as [`Isa::exp`]. `x[i] = -inf` gives 0, also where `m` is
+    /// -inf too. `x[i] - m` is at most 88.
+    fn exp_sum(x: &'a mut [f32], m: f32) -> f32 = exp_sum;
+
+    /// `x[i] = exp(x[i])`: relative error at most 5e-7 on [-87, 88]; 0 below -87.4; above 88 as for 88.
+    fn exp(x: &'a mut [f32]) = exp;
+
+    /// `x[i] = tanh(x[i])`: relative error at most 1e-6.
+    fn tanh(x: &'a mut [f32]) = tanh;
+
+    /// f32 to the nearest IEEE half floats, of two the even one, as bits.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn round_f16(x: &'a [f32], bits: &'a mut [u16]) = rows::round_f16;
+
+    /// Probe of the memory's speed: reads everything in order, but for a tail of less than eight vectors. The result only
+    /// keeps the work alive.
+    fn read_all(x: &'a [f32]) -> f32 = read_all;
+
+    /// Probe of the core's peak: `rounds` times 12 independent fused multiply-adds of [`Isa::lanes`] numbers, two
+    /// operations each. The result only keeps the work alive.
+    fn fma_chains(rounds: u64) -> f32 = fma_chains;
 }

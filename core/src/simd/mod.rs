@@ -1,8 +1,8 @@
 //! Vectors: which instructions there are, and the kernels written once over them.
 //!
 //! An algorithm is a `Task` generic over the vector type; `Isa::run` picks the instructions once, at its outer loop,
-//! and everything below is inlined into a function compiled for them. The kernels at [`Isa`] are the small ones that
-//! other modules call directly. None of them allocates.
+//! and everything below is inlined into a function compiled for them. `kernels` has the small ones that other modules
+//! call directly, as functions of [`Isa`]. None of them allocates.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -28,6 +28,8 @@ mod kernels;
 mod math;
 pub(crate) mod online;
 pub(crate) mod rows;
+#[cfg(all(test, feature = "full"))]
+mod rows_tests;
 mod scalar;
 pub(crate) mod tile;
 mod vector;
@@ -119,25 +121,6 @@ const fn one_by_one<S: Simd>() -> bool {
     !PANELS && S::LANES == 1
 }
 
-/// One kernel as a task: `dispatch!(isa, |s, a: &'a [f32]| -> f32 { body })`.
-macro_rules! dispatch {
-    ($isa:expr, |$s:ident, $($arg:ident: $ty:ty),+| -> $out:ty $body:block) => {{
-        struct Kernel<'a> {
-            $($arg: $ty,)+
-            life: core::marker::PhantomData<&'a ()>,
-        }
-        impl Task for Kernel<'_> {
-            type Out = $out;
-            #[inline(always)]
-            fn run<S: Simd>(self, $s: S) -> $out {
-                $(let $arg = self.$arg;)+
-                $body
-            }
-        }
-        $isa.run(Kernel { $($arg,)+ life: core::marker::PhantomData })
-    }};
-}
-
 impl Isa {
     /// All of them.
     pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni];
@@ -218,139 +201,5 @@ impl Isa {
             Isa::Neon => run_neon(task),
             _ => run_scalar(task),
         }
-    }
-}
-
-/// Kernels: not for users.
-#[doc(hidden)]
-impl Isa {
-    /// Inner product.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn dot(self, a: &[f32], b: &[f32]) -> f32 {
-        dispatch!(self, |s, a: &'a [f32], b: &'a [f32]| -> f32 { kernels::dot(s, a, b) })
-    }
-
-    /// Squared Euclidean distance.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn sq_dist(self, a: &[f32], b: &[f32]) -> f32 {
-        dispatch!(self, |s, a: &'a [f32], b: &'a [f32]| -> f32 { kernels::sq_dist(s, a, b) })
-    }
-
-    /// `out[i] = <rows[i * stride..][..q.len()], q>` for `i < out.len()`.
-    ///
-    /// # Panics
-    /// If a row ends outside `rows`.
-    pub fn dots(self, rows: &[f32], stride: usize, q: &[f32], out: &mut [f32]) {
-        dispatch!(self, |s, rows: &'a [f32], stride: usize, q: &'a [f32], out: &'a mut [f32]| -> () {
-            kernels::dots(s, rows, stride, q, out)
-        })
-    }
-
-    /// `out[i] = <rows[at[i] * stride..][..q.len()], q>`.
-    ///
-    /// # Panics
-    /// If a row ends outside `rows`, or `at` and `out` differ in length.
-    pub fn dots_at(self, rows: &[f32], stride: usize, at: &[u32], q: &[f32], out: &mut [f32]) {
-        dispatch!(self, |s, rows: &'a [f32], stride: usize, at: &'a [u32], q: &'a [f32], out: &'a mut [f32]| -> () {
-            kernels::dots_at(s, rows, stride, at, q, out)
-        })
-    }
-
-    /// `out[i] = |rows[at[i] * stride..][..q.len()] - q|^2`.
-    ///
-    /// # Panics
-    /// If a row ends outside `rows`, or `at` and `out` differ in length.
-    pub fn sq_dists_at(self, rows: &[f32], stride: usize, at: &[u32], q: &[f32], out: &mut [f32]) {
-        dispatch!(self, |s, rows: &'a [f32], stride: usize, at: &'a [u32], q: &'a [f32], out: &'a mut [f32]| -> () {
-            kernels::sq_dists_at(s, rows, stride, at, q, out)
-        })
-    }
-
-    /// `y += a * x`.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn axpy(self, a: f32, x: &[f32], y: &mut [f32]) {
-        dispatch!(self, |s, a: f32, x: &'a [f32], y: &'a mut [f32]| -> () { kernels::axpy(s, a, x, y) })
-    }
-
-    /// `x *= a`.
-    pub fn scale(self, a: f32, x: &mut [f32]) {
-        dispatch!(self, |s, a: f32, x: &'a mut [f32]| -> () { kernels::scale(s, a, x) })
-    }
-
-    /// Largest element, -inf for none. No element may be NaN.
-    pub fn max(self, x: &[f32]) -> f32 {
-        dispatch!(self, |s, x: &'a [f32]| -> f32 { kernels::max(s, x) })
-    }
-
-    /// `x[i] = exp(x[i] - m)`, returning the sum; relative error as [`Isa::exp`]. `x[i] = -inf` gives 0, also where `m` is
-    /// -inf too. `x[i] - m` is at most 88.
-    pub fn exp_sum(self, x: &mut [f32], m: f32) -> f32 {
-        dispatch!(self, |s, x: &'a mut [f32], m: f32| -> f32 { kernels::exp_sum(s, x, m) })
-    }
-
-    /// `x[i] = exp(x[i])`: relative error at most 5e-7 on [-87, 88]; 0 below -87.4; above 88 as for 88.
-    pub fn exp(self, x: &mut [f32]) {
-        dispatch!(self, |s, x: &'a mut [f32]| -> () { kernels::exp(s, x) })
-    }
-
-    /// `x[i] = tanh(x[i])`: relative error at most 1e-6.
-    pub fn tanh(self, x: &mut [f32]) {
-        dispatch!(self, |s, x: &'a mut [f32]| -> () { kernels::tanh(s, x) })
-    }
-
-    /// Largest magnitude.
-    pub(crate) fn max_abs(self, x: &[f32]) -> f32 {
-        dispatch!(self, |s, x: &'a [f32]| -> f32 { kernels::max_abs(s, x) })
-    }
-
-    /// Sum of squares.
-    pub fn norm2(self, x: &[f32]) -> f32 {
-        self.dot(x, x)
-    }
-
-    /// IEEE half floats, as bits, to f32.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn convert_f16(self, bits: &[u16], out: &mut [f32]) {
-        dispatch!(self, |s, bits: &'a [u16], out: &'a mut [f32]| -> () {
-            rows::convert::<element::F16, S>(s, bits, out)
-        })
-    }
-
-    /// f32 to the nearest IEEE half floats, of two the even one, as bits.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn round_f16(self, x: &[f32], bits: &mut [u16]) {
-        dispatch!(self, |s, x: &'a [f32], bits: &'a mut [u16]| -> () { rows::round_f16::<S>(s, x, bits) })
-    }
-
-    /// bfloat16, as bits, to f32.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn convert_bf16(self, bits: &[u16], out: &mut [f32]) {
-        dispatch!(self, |s, bits: &'a [u16], out: &'a mut [f32]| -> () {
-            rows::convert::<element::Bf16, S>(s, bits, out)
-        })
-    }
-
-    /// Probe of the memory's speed: reads everything in order, but for a tail of less than eight vectors. The result only
-    /// keeps the work alive.
-    pub fn read_all(self, x: &[f32]) -> f32 {
-        dispatch!(self, |s, x: &'a [f32]| -> f32 { kernels::read_all(s, x) })
-    }
-
-    /// Probe of the core's peak: `rounds` times 12 independent fused multiply-adds of [`Isa::lanes`] numbers, two
-    /// operations each. The result only keeps the work alive.
-    pub fn fma_chains(self, rounds: u64) -> f32 {
-        dispatch!(self, |s, rounds: u64| -> f32 { kernels::fma_chains(s, rounds) })
     }
 }

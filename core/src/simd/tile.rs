@@ -487,7 +487,7 @@ mod tests {
             for isa in Isa::ALL.into_iter().filter(|i| i.available()) {
                 for n in [1, 16, 50, 60] {
                     let order: Vec<usize> = (0..n).map(|r| r * 7 % 60).collect();
-                    for rows in [Rows::new(&x, dim).unwrap(), Rows::f16(&halves, dim).unwrap()] {
+                    for rows in [Rows::new(&x, dim).unwrap(), Rows::new(&halves, dim).unwrap()] {
                         let mut out: Vec<f32> = std::vec![f32::NAN; n.next_multiple_of(PANEL) * dim];
                         isa.run(Pack(rows, &order, &mut out));
                         let mut row = std::vec![0.0; dim];

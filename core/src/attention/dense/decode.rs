@@ -20,7 +20,7 @@ use crate::simd::{self, Isa, Simd, Task, rows};
 struct Few<'a> {
     head: &'a Head<'a>,
     heads: usize,
-    queries: Queries<'a>,
+    queries: Queries,
     n: usize,
 }
 
@@ -48,7 +48,7 @@ impl Task for Sum<'_, '_> {
 /// `n` rows of a head as f32 into the work memory, from row `at` on.
 struct Load<'a> {
     q: &'a Rows<'a>,
-    queries: Queries<'a>,
+    queries: Queries,
     n: usize,
     at: usize,
     work: &'a mut Work,
@@ -246,7 +246,7 @@ pub(crate) fn output(isa: Isa, head: &Head<'_>, r: usize, work: &mut Work) -> f3
 pub(crate) fn attend(
     isa: Isa,
     head: &Head<'_>,
-    queries: Queries<'_>,
+    queries: Queries,
     n: usize,
     out: &mut RowsMut<'_>,
     at: usize,
@@ -263,7 +263,7 @@ pub(crate) fn attend(
 fn finish(
     isa: Isa,
     head: &Head<'_>,
-    queries: Queries<'_>,
+    queries: Queries,
     n: usize,
     r: usize,
     out: &mut RowsMut<'_>,

@@ -19,7 +19,7 @@ use crate::simd::{Isa, Simd, Task};
 
 pub use super::head::Head;
 pub use super::tunables::ROW_BLOCK;
-pub use super::work::{Work, plan, plan_fixed_scores};
+pub use super::work::{Work, plan};
 
 /// Attends rows `begin..begin + n` of the head's queries: outputs into rows `0..n` of `out`, natural log-sum-exps of the
 /// logits into `lse[..n]`. A row that sees nothing gives zeros and -inf. Returns the number of query-key pairs visible by
@@ -37,47 +37,16 @@ pub fn attend(
     begin: usize,
     n: usize,
     out: &mut RowsMut<'_>,
-    lse: Option<&mut [f32]>,
-    work: &mut Work,
-) -> u64 {
-    assert!(begin <= head.q.rows() && n <= head.q.rows() - begin);
-    attend_queries(isa, head, Queries::Run(begin), n, out, lse, work)
-}
-
-/// The same for scattered rows: query `rows[i]` of the head into row `i` of `out` and `lse`. A row's bits are those that
-/// [`attend`] gives it. Rows may be in any order and repeat.
-///
-/// # Panics
-/// As [`attend`], or if a row is not there.
-pub fn attend_rows(
-    isa: Isa,
-    head: &Head<'_>,
-    rows: &[u32],
-    out: &mut RowsMut<'_>,
-    lse: Option<&mut [f32]>,
-    work: &mut Work,
-) -> u64 {
-    assert!(rows.iter().all(|&i| (i as usize) < head.q.rows()));
-    attend_queries(isa, head, Queries::List(rows), rows.len(), out, lse, work)
-}
-
-fn attend_queries(
-    isa: Isa,
-    head: &Head<'_>,
-    queries: Queries<'_>,
-    n: usize,
-    out: &mut RowsMut<'_>,
     mut lse: Option<&mut [f32]>,
     work: &mut Work,
 ) -> u64 {
-    assert!(n <= out.rows() && out.cols() == head.v.cols());
+    assert!(begin <= head.q.rows() && n <= head.q.rows() - begin && n <= out.rows() && out.cols() == head.v.cols());
     let most = if PANELS { ROW_BLOCK } else { FEW };
     work.check(head, n.min(most));
     let mut pairs = 0;
-    let mut done = 0;
-    while done < n {
+    for done in (0..n).step_by(most) {
         let rows = (n - done).min(most);
-        let queries = queries.skip(done);
+        let queries = Queries::Run(begin + done);
         pairs += note_seen(head, queries, rows, work);
         if PANELS && rows > FEW {
             work.clear(rows.next_multiple_of(PANEL));
@@ -85,7 +54,6 @@ fn attend_queries(
         } else {
             decode::attend(isa, head, queries, rows, out, done, lse.as_deref_mut(), work);
         }
-        done += rows;
     }
     pairs
 }
@@ -93,7 +61,7 @@ fn attend_queries(
 /// `rows` rows into rows `at..` of the outputs, by panels of transposed queries.
 struct Many<'a, 'b> {
     head: &'a Head<'a>,
-    queries: Queries<'a>,
+    queries: Queries,
     rows: usize,
     out: &'a mut RowsMut<'b>,
     at: usize,

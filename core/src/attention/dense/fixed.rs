@@ -58,7 +58,7 @@ impl FixedWork {
 
     /// Rounds `rows` queries into panels; lanes without a row are zero.
     #[inline(always)]
-    pub(crate) fn load_queries<S: Simd>(&mut self, s: S, q: &Rows<'_>, queries: Queries<'_>, rows: usize) {
+    pub(crate) fn load_queries<S: Simd>(&mut self, s: S, q: &Rows<'_>, queries: Queries, rows: usize) {
         for r in 0..rows.next_multiple_of(PANEL) {
             self.q_unit[r] = 0.0;
             self.rounded.fill(0);

@@ -37,29 +37,22 @@ impl Head<'_> {
 
 /// Which queries of a head the rows of a call are.
 #[derive(Clone, Copy)]
-pub(crate) enum Queries<'a> {
+pub(crate) enum Queries {
     /// Consecutive ones from here on.
     Run(usize),
-    /// These.
-    List(&'a [u32]),
 }
 
-impl Queries<'_> {
+impl Queries {
     /// Query of row `i`.
     #[inline(always)]
-    pub(crate) fn at(&self, i: usize) -> usize {
-        match self {
-            Queries::Run(begin) => begin + i,
-            Queries::List(rows) => rows[i] as usize,
-        }
+    pub(crate) fn at(self, i: usize) -> usize {
+        let Queries::Run(begin) = self;
+        begin + i
     }
 
     /// From row `n` on.
     #[inline(always)]
-    pub(crate) fn skip(&self, n: usize) -> Self {
-        match self {
-            Queries::Run(begin) => Queries::Run(begin + n),
-            Queries::List(rows) => Queries::List(&rows[n..]),
-        }
+    pub(crate) fn skip(self, n: usize) -> Self {
+        Queries::Run(self.at(n))
     }
 }

@@ -47,7 +47,7 @@ impl Ahead<'_> {
 /// Asks for the biases of `n` rows, `query` of which each is, where a line of them begins with keys `from..to`, of which key 0
 /// is `first`: rows lie far apart, so that no processor sees what comes next.
 #[inline(always)]
-fn ask_biases<S: Simd>(s: S, bias: &Rows<'_>, queries: Queries<'_>, n: usize, first: usize, from: usize, to: usize) {
+fn ask_biases<S: Simd>(s: S, bias: &Rows<'_>, queries: Queries, n: usize, first: usize, from: usize, to: usize) {
     let size = bias.dtype().size();
     if from % (LINE / size) < to - from {
         let at = bias.as_ptr().wrapping_add((first + from) * size);
@@ -71,7 +71,7 @@ pub(crate) struct Panel<'a> {
     /// Absolute position of the block's first key.
     pub(crate) first: usize,
     /// Queries of the panel's rows.
-    pub(crate) queries: Queries<'a>,
+    pub(crate) queries: Queries,
     /// Biases by query, and the column of the block's first key.
     pub(crate) bias: Option<(Rows<'a>, usize)>,
     pub(crate) seen: &'a [Visible],

@@ -77,12 +77,7 @@ impl Sizes {
 
 /// Adds the work memory of one part to a plan: exactly what [`Work::new_in`] takes.
 pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, rows: usize) {
-    plan.count(|m| Work::made(m, dim_k, dim_v, rows));
-}
-
-/// Adds what [`Work::with_fixed_scores`] takes to a plan.
-pub fn plan_fixed_scores(plan: &mut Plan, dim_k: usize, dim_v: usize) {
-    plan.count(|m| FixedWork::made(m, dim_k, ROW_BLOCK, Sizes::new(dim_k, dim_v, ROW_BLOCK).block));
+    plan.count(|m| Work::made(m, dim_k, dim_v, rows, false));
 }
 
 /// Work memory of one part: one per thread, used for any number of heads of the same dimensions.
@@ -112,11 +107,20 @@ impl Work {
     /// # Errors
     /// `NoMemory`, `Budget`.
     pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, rows: usize) -> Result<Work> {
-        Maker::make(memory, |m| Work::made(m, dim_k, dim_v, rows))
+        Maker::make(memory, |m| Work::made(m, dim_k, dim_v, rows, false))
     }
 
-    /// The same as part of a larger object.
-    pub(crate) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize, rows: usize) -> Work {
+    /// The same for calls whose rows, if they are more than twelve, multiply queries and keys in 16-bit fixed point.
+    ///
+    /// # Errors
+    /// As [`Work::new_in`].
+    #[cfg(feature = "internals")]
+    pub fn new_fixed(memory: &Memory, dim_k: usize, dim_v: usize, rows: usize) -> Result<Work> {
+        Maker::make(memory, |m| Work::made(m, dim_k, dim_v, rows, true))
+    }
+
+    /// Either, as part of a larger object.
+    pub(crate) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize, rows: usize, fixed: bool) -> Work {
         let sizes = Sizes::new(dim_k, dim_v, rows);
         let [q, k, v, scores, sums, state, row] = sizes.lens();
         let tiles = sizes.has_tiles();
@@ -129,21 +133,10 @@ impl Work {
             sums: m.filled_if(tiles, sums, 0.0),
             state: m.filled(state, 0.0),
             row: m.filled(row, 0.0),
-            fixed: None,
+            fixed: fixed.then(|| Part::of(|| FixedWork::made(m, dim_k, ROW_BLOCK, sizes.block))),
             seen: m.filled(sizes.rows, Visible { sinks: 0, begin: 0, end: 0 }),
             spans: m.filled(sizes.rows, Span::default()),
         }
-    }
-
-    /// Makes calls of more than twelve rows multiply queries and keys in 16-bit fixed point.
-    ///
-    /// # Errors
-    /// `NoMemory`, `Budget`.
-    pub fn with_fixed_scores(mut self, memory: &Memory) -> Result<Work> {
-        let sizes = self.sizes;
-        let made = Maker::make(memory, |m| Part::of(|| FixedWork::made(m, sizes.dim_k, ROW_BLOCK, sizes.block)))?;
-        self.fixed = Some(made);
-        Ok(self)
     }
 
     /// Largest standard error of an inner product of a query and a key that came from fixed point; 0 without it.
@@ -209,7 +202,7 @@ pub(crate) fn finish_row<S: Simd>(s: S, head: &Head<'_>, i: usize, r: usize, wor
 }
 
 /// Notes what the rows see; returns the number of pairs.
-pub(crate) fn note_seen(head: &Head<'_>, queries: Queries<'_>, rows: usize, work: &mut Work) -> u64 {
+pub(crate) fn note_seen(head: &Head<'_>, queries: Queries, rows: usize, work: &mut Work) -> u64 {
     let keep = head.masking.keep(head.batch);
     let count = |keep: &[u8]| keep.iter().filter(|&&k| k != 0).count();
     let mut pairs = 0;

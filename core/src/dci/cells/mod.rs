@@ -15,6 +15,8 @@ mod effort;
 mod fitted;
 mod order;
 mod search;
+#[cfg(all(test, feature = "std"))]
+mod tests;
 
 pub(super) use super::tunables::LEAST_ASKED;
 use super::tunables::{CELL_KEYS, CELLS_FROM, GATHERED_BY, RANK, SAMPLED_KEYS, TAIL_KEYS};

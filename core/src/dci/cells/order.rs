@@ -28,7 +28,7 @@ impl Arranging {
 impl Cells {
     /// Appends the slots of all keys to `out`: like keys side by side, the tail, of which no cell knows, at the end.
     /// O(keys + cells x rank x log cells).
-    pub fn arrange_alike(&self, isa: Isa, room: &mut Arranging, out: &mut Buf<u32>) {
+    pub fn list_slots(&self, isa: Isa, room: &mut Arranging, out: &mut Buf<u32>) {
         let cells = &mut room.cells;
         cells.clear();
         (0..self.count).for_each(|c| reserved(cells.push(c as u64)));
