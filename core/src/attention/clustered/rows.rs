@@ -1,7 +1,7 @@
 //! Query rows on their way through a block: what they look for, what they have seen, and sums so far.
 
 use super::super::dense::exact::Head;
-use super::super::dense::{Ahead, Panel, Queries, Sizes, block_of_keys, clamp, look_at, next_block};
+use super::super::dense::{Ahead, Panel, Sizes, block_of_keys, clamp, look_at, next_block};
 use super::super::mask::Visible;
 use crate::error::Result;
 use crate::mem::{Buf, Maker, Memory, Plan, Rows};
@@ -281,7 +281,7 @@ impl Task for Attend<'_, '_> {
                     count,
                     dim_v: *dim_v,
                     first,
-                    queries: Queries::Run(0),
+                    query: 0,
                     bias: bias.map(|bias| (bias, 0)),
                     seen: &clamped[row..row + m],
                     spans: &spans[row..row + m],

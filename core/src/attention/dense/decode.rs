@@ -5,7 +5,7 @@
 
 use super::super::mask::Visible;
 use super::blocks::block_of_keys;
-use super::head::{Head, Queries};
+use super::head::Head;
 use super::panel::{SELF, factor};
 use super::spans::{clamp, look_at, next_block};
 use super::tunables::{FAR, FEW, MOST};
@@ -20,7 +20,7 @@ use crate::simd::{self, Isa, Simd, Task, rows};
 struct Few<'a> {
     head: &'a Head<'a>,
     heads: usize,
-    queries: Queries,
+    query: usize,
     n: usize,
 }
 
@@ -48,7 +48,7 @@ impl Task for Sum<'_, '_> {
 /// `n` rows of a head as f32 into the work memory, from row `at` on.
 struct Load<'a> {
     q: &'a Rows<'a>,
-    queries: Queries,
+    query: usize,
     n: usize,
     at: usize,
     work: &'a mut Work,
@@ -60,7 +60,7 @@ impl Task for Load<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for i in 0..self.n {
-            rows::widen(s, self.q, self.queries.at(i), &mut self.work.q[(self.at + i) * self.work.sizes.dim_k..]);
+            rows::widen(s, self.q, self.query + i, &mut self.work.q[(self.at + i) * self.work.sizes.dim_k..]);
         }
     }
 }
@@ -125,11 +125,11 @@ impl Few<'_> {
                     simd::logits(s, part, head.scale, head.softcap);
                 }
                 if has_bias && let Some(bias) = head.masking.bias(head.batch, head.head + r / n) {
-                    add_bias(s, &bias, self.queries.at(i), first, part, 1);
+                    add_bias(s, &bias, self.query + i, first, part, 1);
                 }
                 hide(part, seen[i], first, keep);
                 if head.shared()
-                    && let Some(x) = part.get_mut(self.queries.at(i).wrapping_sub(first))
+                    && let Some(x) = part.get_mut((self.query + i).wrapping_sub(first))
                     && *x != f32::NEG_INFINITY
                 {
                     *x = SELF;
@@ -191,20 +191,20 @@ pub(crate) fn attend_group(
     if n == 0 {
         return 0;
     }
-    let queries = Queries::Run(0);
-    let pairs = note_seen(head, queries, n, work) * heads as u64;
+    let query = 0;
+    let pairs = note_seen(head, query, n, work) * heads as u64;
     let each = |h: usize| Head { head: head.head + h, q: q.head(head.batch, head.head + h), ..*head };
     work.clear(heads * n);
     for h in 0..heads {
-        isa.run(Load { q: &each(h).q, queries, n, at: h * n, work });
+        isa.run(Load { q: &each(h).q, query, n, at: h * n, work });
     }
-    isa.run(Sum { isa, few: Few { head, heads, queries, n }, work, look: None });
+    isa.run(Sum { isa, few: Few { head, heads, query, n }, work, look: None });
     for h in 0..heads {
         let each = each(h);
         let mut to = out.rows(head.batch, each.head, 0, n);
         let mut lse = lse.map(|t| t.rows(head.batch, each.head, 0, n));
         let lse = lse.as_mut().and_then(|r| r.as_slice());
-        finish(isa, &each, queries, n, h * n, &mut to, 0, lse, work);
+        finish(isa, &each, query, n, h * n, &mut to, 0, lse, work);
     }
     pairs
 }
@@ -216,7 +216,7 @@ pub(crate) fn start(isa: Isa, head: &Head<'_>, heads: usize, q: &Tensor<'_>, n: 
     work.clear(heads * n);
     for h in 0..heads {
         let q = q.head(head.batch, head.head + h);
-        isa.run(Load { q: &q, queries: Queries::Run(0), n, at: h * n, work });
+        isa.run(Load { q: &q, query: 0, n, at: h * n, work });
     }
 }
 
@@ -230,10 +230,10 @@ pub(crate) fn add(
     look: Option<Look<'_>>,
     work: &mut Work,
 ) {
-    let queries = Queries::Run(0);
-    note_seen(head, queries, n, work);
+    let query = 0;
+    note_seen(head, query, n, work);
     clamp(&mut work.seen[..n], range);
-    isa.run(Sum { isa, few: Few { head, heads, queries, n }, work, look });
+    isa.run(Sum { isa, few: Few { head, heads, query, n }, work, look });
 }
 
 /// The output of row `r`, divided in the work memory, and its log-sum-exp.
@@ -246,7 +246,7 @@ pub(crate) fn output(isa: Isa, head: &Head<'_>, r: usize, work: &mut Work) -> f3
 pub(crate) fn attend(
     isa: Isa,
     head: &Head<'_>,
-    queries: Queries,
+    query: usize,
     n: usize,
     out: &mut RowsMut<'_>,
     at: usize,
@@ -254,16 +254,16 @@ pub(crate) fn attend(
     work: &mut Work,
 ) {
     work.clear(n);
-    isa.run(Load { q: &head.q, queries, n, at: 0, work });
-    isa.run(Sum { isa, few: Few { head, heads: 1, queries, n }, work, look: None });
-    finish(isa, head, queries, n, 0, out, at, lse, work);
+    isa.run(Load { q: &head.q, query, n, at: 0, work });
+    isa.run(Sum { isa, few: Few { head, heads: 1, query, n }, work, look: None });
+    finish(isa, head, query, n, 0, out, at, lse, work);
 }
 
 /// Stores `n` rows: row `r + i` of the work memory, row `at + i` of the outputs.
 fn finish(
     isa: Isa,
     head: &Head<'_>,
-    queries: Queries,
+    query: usize,
     n: usize,
     r: usize,
     out: &mut RowsMut<'_>,
@@ -272,7 +272,7 @@ fn finish(
     work: &mut Work,
 ) {
     for i in 0..n {
-        let x = isa.run(Finish { head, i: queries.at(i), r: r + i, work, lse: lse.is_some() });
+        let x = isa.run(Finish { head, i: query + i, r: r + i, work, lse: lse.is_some() });
         out.write(at + i, work.sum(r + i, head.v.cols()));
         if let Some(lse) = &mut lse {
             lse[at + i] = x;

@@ -7,7 +7,6 @@
 
 use super::blocks::{block_of_keys, block_of_values};
 use super::decode;
-use super::head::Queries;
 use super::panel::{Ahead, Panel};
 use super::spans::{look_at, next_block};
 use super::tunables::FEW;
@@ -46,13 +45,13 @@ pub fn attend(
     let mut pairs = 0;
     for done in (0..n).step_by(most) {
         let rows = (n - done).min(most);
-        let queries = Queries::Run(begin + done);
-        pairs += note_seen(head, queries, rows, work);
+        let query = begin + done;
+        pairs += note_seen(head, query, rows, work);
         if PANELS && rows > FEW {
             work.clear(rows.next_multiple_of(PANEL));
-            isa.run(Many { head, queries, rows, out, at: done, lse: lse.as_deref_mut(), work });
+            isa.run(Many { head, query, rows, out, at: done, lse: lse.as_deref_mut(), work });
         } else {
-            decode::attend(isa, head, queries, rows, out, done, lse.as_deref_mut(), work);
+            decode::attend(isa, head, query, rows, out, done, lse.as_deref_mut(), work);
         }
     }
     pairs
@@ -61,7 +60,7 @@ pub fn attend(
 /// `rows` rows into rows `at..` of the outputs, by panels of transposed queries.
 struct Many<'a, 'b> {
     head: &'a Head<'a>,
-    queries: Queries,
+    query: usize,
     rows: usize,
     out: &'a mut RowsMut<'b>,
     at: usize,
@@ -84,11 +83,11 @@ impl Many<'_, '_> {
     /// Sums, maxima and weights of the rows into the work memory.
     #[inline(always)]
     fn sum<S: Simd>(&mut self, s: S) {
-        let Many { head, queries, rows, .. } = *self;
+        let Many { head, query, rows, .. } = *self;
         // Queries are laid out once, in the form that scores come from.
         match &mut self.work.fixed {
-            Some(fixed) => fixed.load_queries(s, &head.q, queries, rows),
-            None => tile::pack_queries(s, &head.q, |r| queries.at(r), rows, &mut self.work.q),
+            Some(fixed) => fixed.load_queries(s, &head.q, query, rows),
+            None => tile::pack_queries(s, &head.q, |r| query + r, rows, &mut self.work.q),
         }
         let Work { sizes, q, k, v, scores, sums, state, seen, spans, fixed, .. } = &mut *self.work;
         let (maxima, weights) = state.split_at_mut(sizes.rows);
@@ -128,7 +127,7 @@ impl Many<'_, '_> {
                     count: n,
                     dim_v: head.v.cols(),
                     first,
-                    queries: queries.skip(row),
+                    query: query + row,
                     bias: bias.map(|bias| (bias, first)),
                     seen: &seen[at.clone()],
                     spans: &spans[at],
@@ -151,7 +150,7 @@ impl Many<'_, '_> {
     fn finish<S: Simd>(&mut self, s: S) {
         let dim_v = self.head.v.cols();
         for r in 0..self.rows {
-            let x = finish_row(s, self.head, self.queries.at(r), r, self.work, self.lse.is_some());
+            let x = finish_row(s, self.head, self.query + r, r, self.work, self.lse.is_some());
             self.out.write(self.at + r, self.work.sum(r, dim_v));
             if let Some(lse) = &mut self.lse {
                 lse[self.at + r] = x;

@@ -1,6 +1,5 @@
 //! Work memory of fixed-point scores, and how far they can be off.
 
-use super::head::Queries;
 use crate::mem::{Buf, Maker, Rows};
 use crate::simd::fixed::{self, Fixed};
 use crate::simd::tile::PANEL;
@@ -58,12 +57,12 @@ impl FixedWork {
 
     /// Rounds `rows` queries into panels; lanes without a row are zero.
     #[inline(always)]
-    pub(crate) fn load_queries<S: Simd>(&mut self, s: S, q: &Rows<'_>, queries: Queries, rows: usize) {
+    pub(crate) fn load_queries<S: Simd>(&mut self, s: S, q: &Rows<'_>, query: usize, rows: usize) {
         for r in 0..rows.next_multiple_of(PANEL) {
             self.q_unit[r] = 0.0;
             self.rounded.fill(0);
             if r < rows {
-                rows::widen(s, q, queries.at(r), &mut self.row);
+                rows::widen(s, q, query + r, &mut self.row);
                 self.q_unit[r] = fixed::round_row(&self.row, self.limit, &mut self.rounded);
                 self.queries_worst.add(sqrt(s, norm2(s, &self.row)), self.q_unit[r]);
             }

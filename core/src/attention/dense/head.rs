@@ -34,25 +34,3 @@ impl Head<'_> {
         SHARED_QK && self.shared_qk
     }
 }
-
-/// Which queries of a head the rows of a call are.
-#[derive(Clone, Copy)]
-pub(crate) enum Queries {
-    /// Consecutive ones from here on.
-    Run(usize),
-}
-
-impl Queries {
-    /// Query of row `i`.
-    #[inline(always)]
-    pub(crate) fn at(self, i: usize) -> usize {
-        let Queries::Run(begin) = self;
-        begin + i
-    }
-
-    /// From row `n` on.
-    #[inline(always)]
-    pub(crate) fn skip(self, n: usize) -> Self {
-        Queries::Run(self.at(n))
-    }
-}

@@ -16,7 +16,6 @@ mod tunables;
 mod work;
 
 pub(super) use blocks::block_of_keys;
-pub(super) use head::Queries;
 pub(super) use panel::{Ahead, Panel, factor};
 pub(super) use spans::{clamp, look_at, next_block};
 pub(super) use tunables::{FEW, MOST, PIECE};

@@ -1,7 +1,7 @@
 //! One panel of queries against one block of keys: scores, masks, weights, weighted values.
 
 use super::super::mask::Visible;
-use super::head::{Head, Queries};
+use super::head::Head;
 use crate::mem::Rows;
 use crate::simd::bias::add_biases;
 use crate::simd::fixed::{self, Fixed};
@@ -47,12 +47,12 @@ impl Ahead<'_> {
 /// Asks for the biases of `n` rows, `query` of which each is, where a line of them begins with keys `from..to`, of which key 0
 /// is `first`: rows lie far apart, so that no processor sees what comes next.
 #[inline(always)]
-fn ask_biases<S: Simd>(s: S, bias: &Rows<'_>, queries: Queries, n: usize, first: usize, from: usize, to: usize) {
+fn ask_biases<S: Simd>(s: S, bias: &Rows<'_>, query: usize, n: usize, first: usize, from: usize, to: usize) {
     let size = bias.dtype().size();
     if from % (LINE / size) < to - from {
         let at = bias.as_ptr().wrapping_add((first + from) * size);
         for r in 0..n {
-            s.prefetch(at.wrapping_add(queries.at(r) * bias.stride()));
+            s.prefetch(at.wrapping_add((query + r) * bias.stride()));
         }
     }
 }
@@ -70,8 +70,8 @@ pub(crate) struct Panel<'a> {
     pub(crate) dim_v: usize,
     /// Absolute position of the block's first key.
     pub(crate) first: usize,
-    /// Queries of the panel's rows.
-    pub(crate) queries: Queries,
+    /// The query of the panel's first row.
+    pub(crate) query: usize,
     /// Biases by query, and the column of the block's first key.
     pub(crate) bias: Option<(Rows<'a>, usize)>,
     pub(crate) seen: &'a [Visible],
@@ -142,11 +142,11 @@ impl Panel<'_> {
         }
         let mut max = [f32::NEG_INFINITY; PANEL];
         let spans_of = &spans[..vecs];
-        let (queries, count) = (self.queries, self.count);
+        let (query, count) = (self.query, self.count);
         let between = |from, to| {
             ahead.ask(s, panel, from, to, count);
             if let Some((bias, column)) = &bias {
-                ask_biases(s, bias, queries, rows, *column, from, to);
+                ask_biases(s, bias, query, rows, *column, from, to);
             }
         };
         for (from, to) in [(lo, clear_lo), (clear_lo, clear_hi), (clear_hi, hi)] {
@@ -167,7 +167,7 @@ impl Panel<'_> {
             simd::logits(s, scores, self.head.scale, self.head.softcap);
         }
         if let Some((bias, column)) = &bias {
-            add_biases(s, bias, |r| self.queries.at(r), rows, column + lo, scores);
+            add_biases(s, bias, |r| self.query + r, rows, column + lo, scores);
         }
         if !whole {
             online::hide(s, scores, 0, all_lo - lo, vecs, &limits);
@@ -182,7 +182,7 @@ impl Panel<'_> {
         }
         if self.head.shared() {
             for r in 0..rows {
-                let at = self.queries.at(r).wrapping_sub(self.first + lo);
+                let at = (self.query + r).wrapping_sub(self.first + lo);
                 if at < n && scores[at * PANEL + r] != f32::NEG_INFINITY {
                     scores[at * PANEL + r] = SELF;
                 }

@@ -2,7 +2,7 @@
 
 use super::super::mask::Visible;
 use super::fixed::FixedWork;
-use super::head::{Head, Queries};
+use super::head::Head;
 use super::panel::{SELF, factor};
 use super::tunables::{BLOCK_ELEMENTS, BLOCK_KEYS, FEW, FEW_BLOCK, MOST, ROW_BLOCK};
 use crate::error::Result;
@@ -202,13 +202,13 @@ pub(crate) fn finish_row<S: Simd>(s: S, head: &Head<'_>, i: usize, r: usize, wor
 }
 
 /// Notes what the rows see; returns the number of pairs.
-pub(crate) fn note_seen(head: &Head<'_>, queries: Queries, rows: usize, work: &mut Work) -> u64 {
+pub(crate) fn note_seen(head: &Head<'_>, query: usize, rows: usize, work: &mut Work) -> u64 {
     let keep = head.masking.keep(head.batch);
     let count = |keep: &[u8]| keep.iter().filter(|&&k| k != 0).count();
     let mut pairs = 0;
     let mut last: Option<(Visible, usize)> = None;
     for r in 0..rows {
-        let seen = head.masking.visible(head.batch, queries.at(r));
+        let seen = head.masking.visible(head.batch, query + r);
         work.seen[r] = seen;
         let n = match (keep, last) {
             (None, _) => seen.len(),
