@@ -831,8 +831,8 @@ void ice_query_options_init(ice_query_options *options, uint32_t k);
 /// @param queries  finite; NULL only when n_queries is 0.
 /// @param counts   nullable: answers per query; entries of `out` behind them have the id UINT64_MAX.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (field and value; a query of norm zero unless the metric is L2),
-/// ICE_ERR_UNSUPPORTED (an engine that the index was not made for), ICE_ERR_SHAPE, ICE_ERR_CAPACITY (scratch made before the
-/// index grew), ICE_ERR_ABI. Without scratch also: ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
+/// ICE_ERR_SHAPE, ICE_ERR_ABI. ICE_ERR_UNSUPPORTED: an engine that the index was not made for. ICE_ERR_CAPACITY: scratch made
+/// before the index grew. Without scratch also ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
 /// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(visit m L log(m)) per query by lists;
 /// by cells O(dim rank + visit rank / 4 + retrieve dim), rank at most 128.
 /// Since 0.1.
