@@ -223,7 +223,7 @@ static void print_end(const sums *all, const options *o) {
     print_verdict(all->seconds[RUN_EXACT], all->seconds[RUN_FAST], all->error[RUN_FAST] / n, measured, all->worst_p99,
                   (double)o->tolerance);
   }
-  printf("\nms: median of up to 3 calls, building the cells included. error: relative L2 error of a row, all heads side by\n"
+  printf("\nms: fastest of up to 3 calls, building the cells included. error: relative L2 error of a row, all heads side by\n"
          "side, against f64; mean over rows drawn from the whole prompt. measured: what the call reports itself, from rows\n"
          "that it attended both ways; root of mean squares. 99 of 100 rows: of the worst layer.\n");
   if (o->top_k) {
