@@ -38,6 +38,8 @@ refused "folder" "$dir"
 refused "empty file" "$dir/empty"
 echo "just some text, nothing else" >"$dir/text"
 refused "text file" "$dir/text"
+{ printf GGUF && head -c 100 /dev/zero; } >"$dir/gguf"
+refused "GGUF file" "$dir/gguf"
 head -c 4 "$good" >"$dir/cut4"
 refused "cut in the header length" "$dir/cut4"
 head -c 700 "$good" >"$dir/cut700"
@@ -105,6 +107,12 @@ refused "unknown option" --speed
 refused "no rows" --rows 0
 refused "rows not a number" --rows 12x
 refused "option without a value" --keys
+refused "no copy" --repeat 0
+refused "too many copies" --repeat 1000
+refused "copies of a text whose rotary base is not said" "$good" --repeat 2
+refused "a rotary base that is none" --rope-base 1
+make_file "$dir/yarn" "{\"__metadata__\":{\"rope_base\":\"10000\",\"rope_layout\":\"interleaved\",\"rope_scaling\":\"yarn 2\"},$q,$k,$v}" 48
+refused "copies of a text whose positions are scaled" "$dir/yarn" --repeat 2
 refused "drawing in no folder" --svg "$dir/there-is-no-such-folder/drawing.svg"
 refused "tolerance out of range" --tolerance 2
 refused "unknown instruction set" --isa abacus

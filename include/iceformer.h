@@ -837,8 +837,8 @@ void ice_query_options_init(ice_query_options *options, uint32_t k);
 /// @param queries  finite; NULL only when n_queries is 0.
 /// @param counts   nullable: answers per query; entries of `out` behind them have the id UINT64_MAX.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (field and value; a query of norm zero unless the metric is L2),
-/// ICE_ERR_UNSUPPORTED (an engine that the index was not made for), ICE_ERR_SHAPE, ICE_ERR_CAPACITY (scratch made before the
-/// index grew), ICE_ERR_ABI; without scratch also ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
+/// ICE_ERR_SHAPE, ICE_ERR_ABI. ICE_ERR_UNSUPPORTED: an engine that the index was not made for. ICE_ERR_CAPACITY: scratch made
+/// before the index grew. Without scratch also ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
 /// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(visit m L log(m)) per query by lists;
 /// by cells O(dim rank + visit rank / 4 + retrieve dim), rank at most 128.
 /// Since 0.1.
@@ -894,10 +894,9 @@ ice_status ice_index_query_exact(const ice_index *index,
 /// @param options  nullable: all defaults.
 /// @param lse      nullable: log-sum-exp of each row's logits.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (also an output that overlaps what is read), ICE_ERR_SHAPE (also a
-/// scratch made for another dim_v),
-/// ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED (an L2 index, num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY
-/// (scratch made before the index grew, or not for attention in ICE_MODE_ACCELERATED), ICE_ERR_ABI; without scratch also
-/// ICE_ERR_NO_MEMORY.
+/// scratch made for another dim_v), ICE_ERR_STRIDE, ICE_ERR_ABI. ICE_ERR_UNSUPPORTED: an L2 index, num_threads above 1,
+/// ICE_ATTENTION_SHARED_QK. ICE_ERR_CAPACITY: scratch made before the index grew, or not for attention in
+/// ICE_MODE_ACCELERATED. Without scratch also ICE_ERR_NO_MEMORY.
 /// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(n_queries) queries of top_k keys,
 /// or O(n_queries len (dim + dim_v)); in accelerated mode what ice_scratch_stats says, pairs of pairs_dense.
 /// Since 0.1.
@@ -1193,7 +1192,7 @@ void ice_attention_options_init(ice_attention_options *options);
 void ice_attention_desc_init(ice_attention_desc *desc);
 
 /// Prepares statistics: size set, everything else 0. NULL does nothing. In C and C++ a macro of this name, at the end of the
-/// header, prepares the whole struct that the program was built with; the function itself prepares the struct of version 0.1,
+/// header, prepares the whole struct that the program was built with. The function itself prepares the struct of version 0.1,
 /// up to `certified`, for programs built then.
 ///
 /// Threads: any. Allocates: never. Since 0.1.
@@ -1427,9 +1426,8 @@ ice_status ice_session_work_required(const ice_session *session,
 /// Keeps the first `len` tokens; more than there are is an error.
 ///
 /// Errors: ICE_ERR_ARGUMENT (len), ICE_ERR_STATE (appended tokens wait for a commit).
-/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index, which is sorted anew where the longest key goes;
-/// with cells O(len (dim_k + dim_v) / 16), and
-/// O(len dim_k^2 / 8) when a complete segment of 256 tokens goes. Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index, which is sorted anew where the longest key goes.
+/// With cells O(len (dim_k + dim_v) / 16), and O(len dim_k^2 / 8) when a complete segment of 256 tokens goes. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.

@@ -139,7 +139,7 @@ class Report:
             data = dict.fromkeys(c["data"] for c in self.cases if c["kind"] == "prefill")
             parts += [
                 "GFLOP/s of ours with keys and values in f32 and in f16, and with the option for scores in 16-bit fixed point"
-                " (f16 too); the share of the f32 FMA rate reached in the same round; and for each other kernel its time over ours: above 1 ours is faster. f32 is compared with f32, f16 and bf16"
+                " (f16 too). Then the share of the f32 FMA rate reached in the same round. For each other kernel its time over ours: above 1 ours is faster. f32 is compared with f32, f16 and bf16"
                 f" with our f16. Data: {', '.join(data)}.",
                 self.prefill_table(),
                 "Output error, relative L2 by row against f64, worst case of the table; without storage: the mean against f64"

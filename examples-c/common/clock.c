@@ -2,6 +2,22 @@
 
 #include "clock.h"
 
+#ifdef _WIN32
+
+#include <io.h>
+#include <windows.h>
+
+double clock_seconds(void) {
+  LARGE_INTEGER ticks, second;
+  QueryPerformanceCounter(&ticks);
+  QueryPerformanceFrequency(&second);
+  return (double)ticks.QuadPart / (double)second.QuadPart;
+}
+
+bool clock_stderr_is_terminal(void) { return _isatty(2) != 0; }
+
+#else
+
 #include <time.h>
 #include <unistd.h>
 
@@ -12,3 +28,5 @@ double clock_seconds(void) {
 }
 
 bool clock_stderr_is_terminal(void) { return isatty(STDERR_FILENO) != 0; }
+
+#endif

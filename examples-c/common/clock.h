@@ -1,4 +1,4 @@
-/* The one place that needs POSIX. */
+/* The one place that asks the operating system: POSIX or Windows. */
 #ifndef EXAMPLES_CLOCK_H
 #define EXAMPLES_CLOCK_H
 

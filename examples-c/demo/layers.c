@@ -1,4 +1,5 @@
 #include "layers.h"
+#include "repeat.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -91,6 +92,7 @@ static int by_number(const void *a, const void *b) {
 
 bool model_open(model *m, const char *path) {
   memset(m, 0, sizeof *m);
+  m->copies = 1;
   if (!st_open(&m->file, path)) return false;
   m->layers = calloc(m->file.n_tensors + 1, sizeof *m->layers);
   bool ok = m->layers != NULL;
@@ -144,10 +146,54 @@ static float *scaled(model *m, const st_tensor *t, const st_tensor *scale) {
   return out;
 }
 
+/* Whether the metadata say how queries and keys are rotated, in the one way that `repeat_rows` knows. */
+static bool rotary_base(model *m, double *base) {
+  const char *value = st_metadata(&m->file, "rope_base"), *layout = st_metadata(&m->file, "rope_layout"),
+             *scaling = st_metadata(&m->file, "rope_scaling");
+  char *end = NULL;
+  if (value != NULL) *base = strtod(value, &end);
+  if (value == NULL || end == value || *end != 0 || !(*base > 1 && *base < 1e12)) {
+    snprintf(m->file.message, sizeof m->file.message, "does not say its rotary base, which --repeat needs (--rope-base)");
+    return false;
+  }
+  if (layout == NULL || strcmp(layout, "interleaved") != 0 || (scaling != NULL && strcmp(scaling, "none") != 0)) {
+    snprintf(m->file.message, sizeof m->file.message, "its positions are scaled or laid out in a way that --repeat does not know");
+    return false;
+  }
+  return true;
+}
+
+bool model_repeat(model *m, size_t copies, double rope_base) {
+  if (copies == 1) return true;
+  if (rope_base <= 0 && !rotary_base(m, &rope_base)) return false;
+  m->rope_base = rope_base;
+  m->copies = copies;
+  for (size_t i = 0; i < m->n_layers; i++) {
+    layer *l = &m->layers[i];
+    if (l->first > 0) return fail(m, l->number, "queries of the last tokens only cannot be repeated");
+    if (l->dim_k % 2 != 0) return fail(m, l->number, "an odd dimension cannot be rotated");
+    if (l->rows > UINT32_MAX / copies) return fail(m, l->number, "too many tokens");
+    l->rows *= copies;
+  }
+  return true;
+}
+
+static void *load(model *m, layer *l, layer_part part) {
+  const st_tensor *t = l->part[part], *scale = l->scale[part];
+  void *once = scale != NULL ? scaled(m, t, scale) : st_read(&m->file, t), *all;
+  if (once == NULL || m->copies == 1) return once;
+  ref_rows rows = {once, scale != NULL ? ST_F32 : t->dtype, (size_t)t->shape[1], (size_t)t->shape[2]};
+  all = repeat_rows(rows, (size_t)t->shape[0], m->copies, part == PART_V ? 0 : m->rope_base);
+  if (all == NULL) snprintf(m->file.message, sizeof m->file.message, "out of memory");
+  free(once);
+  return all;
+}
+
 bool layer_load(model *m, layer *l) {
   for (int p = PART_Q; p <= PART_V; p++) {
-    l->data[p] = l->scale[p] != NULL ? scaled(m, l->part[p], l->scale[p]) : st_read(&m->file, l->part[p]);
+    l->data[p] = load(m, l, (layer_part)p);
     if (l->data[p] == NULL) return false;
+    l->dtype[p] = l->scale[p] != NULL || m->copies > 1 ? ST_F32 : l->part[p]->dtype;
   }
   return true;
 }
@@ -161,27 +207,24 @@ void layer_unload(layer *l) {
 
 const char *layer_note(const model *m, const layer *l) { return word(m, l->number, "note"); }
 
-/* Of what is in memory. */
-static st_dtype dtype_of(const layer *l, layer_part part) {
-  return l->scale[part] != NULL ? ST_F32 : l->part[part]->dtype;
-}
+static size_t rows_of(const layer *l, layer_part part) { return part == PART_Q ? l->rows - l->first : l->rows; }
 
 ref_rows layer_head(const layer *l, layer_part part, size_t head) {
   const st_tensor *t = l->part[part];
   if (part != PART_Q) head /= l->heads_q / l->heads_kv;
-  ref_rows r = {l->data[part], dtype_of(l, part), (size_t)t->shape[1], (size_t)t->shape[2]};
+  ref_rows r = {l->data[part], l->dtype[part], rows_of(l, part), (size_t)t->shape[2]};
   r.data = (const unsigned char *)r.data + head * r.rows * r.cols * st_dtype_size(r.dtype);
   return r;
 }
 
 ice_tensor layer_tensor(const layer *l, layer_part part) {
   const st_tensor *t = l->part[part];
-  st_dtype dtype = dtype_of(l, part);
+  st_dtype dtype = l->dtype[part];
   ice_tensor x;
   memset(&x, 0, sizeof x); /* strides 0: packed */
   x.data = l->data[part];
   x.dtype = dtype == ST_F32 ? ICE_F32 : dtype == ST_F16 ? ICE_F16 : ICE_BF16;
   x.row_stride = (size_t)t->shape[2] * st_dtype_size(dtype);
-  x.head_stride = (size_t)t->shape[1] * x.row_stride;
+  x.head_stride = rows_of(l, part) * x.row_stride;
   return x;
 }

@@ -13,6 +13,9 @@
 #ifndef DEMO_DATA
 #define DEMO_DATA "data/smollm2.safetensors"
 #endif
+/* What DEMO_DATA was captured with, and how often its text stands. */
+#define DEMO_ROPE_BASE 100000
+#define DEMO_REPEAT 2
 
 /* f32 sums over thousands of keys stay well below this; more means a wrong result. */
 #define EXACT_LIMIT 1e-4
@@ -55,6 +58,13 @@ static void print_start(const model *m, const options *o) {
     print_plain(source);
   }
   printf("\n");
+  if (m->copies > 1) {
+    size_t rows = m->layers[0].rows;
+    printf("The captured text of %zu tokens stands %zu times, one after another: %zu tokens. Later copies have the queries, keys\n"
+           "and values that the model computed for the first, with queries and keys rotated on to their positions (rotary\n"
+           "embedding of base %g). The model itself read the text once.\n",
+           rows / m->copies, m->copies, rows, m->rope_base);
+  }
   fflush(stdout);
 }
 
@@ -213,7 +223,7 @@ static void print_end(const sums *all, const options *o) {
     print_verdict(all->seconds[RUN_EXACT], all->seconds[RUN_FAST], all->error[RUN_FAST] / n, measured, all->worst_p99,
                   (double)o->tolerance);
   }
-  printf("\nms: median of up to 3 calls, building the cells included. error: relative L2 error of a row, all heads side by\n"
+  printf("\nms: fastest of up to 3 calls, building the cells included. error: relative L2 error of a row, all heads side by\n"
          "side, against f64; mean over rows drawn from the whole prompt. measured: what the call reports itself, from rows\n"
          "that it attended both ways; root of mean squares. 99 of 100 rows: of the worst layer.\n");
   if (o->top_k) {
@@ -253,6 +263,13 @@ int main(int argc, char **argv) {
   picture p = {NULL, 0, 0};
   if (!model_open(&m, path)) {
     fprintf(stderr, "iceformer-demo: %s: %s\n", path, m.file.message);
+    return EXIT_USAGE;
+  }
+  if (o.path == NULL && o.rope_base <= 0) o.rope_base = DEMO_ROPE_BASE;
+  if (o.repeat == 0) o.repeat = o.path == NULL ? DEMO_REPEAT : 1;
+  if (!model_repeat(&m, (size_t)o.repeat, o.rope_base)) {
+    fprintf(stderr, "iceformer-demo: %s: %s\n", path, m.file.message);
+    model_close(&m);
     return EXIT_USAGE;
   }
   if (!has_queries(&m, &o)) {

@@ -27,7 +27,7 @@ struct measure {
 };
 
 typedef struct layer_result {
-  double seconds[RUN_MODES]; /* median */
+  double seconds[RUN_MODES]; /* of the fastest call */
   spread error[RUN_MODES];
   size_t work[RUN_MODES]; /* bytes */
   ice_attention_stats stats; /* of RUN_FAST */

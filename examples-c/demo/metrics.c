@@ -47,8 +47,8 @@ double metrics_mass(const float *lse_sparse, const float *lse_exact, size_t n) {
   return rows > 0 ? sum / (double)rows : 1;
 }
 
-double metrics_median(double *values, size_t n) {
-  if (n == 0) return 0;
-  qsort(values, n, sizeof *values, ascending);
-  return (values[(n - 1) / 2] + values[n / 2]) / 2;
+double metrics_least(const double *values, size_t n) {
+  double least = n > 0 ? values[0] : 0;
+  for (size_t i = 1; i < n; i++) least = values[i] < least ? values[i] : least;
+  return least;
 }

@@ -23,6 +23,6 @@ spread metrics_spread(const row_error *rows, size_t n, double *scratch);
  * left out. */
 double metrics_mass(const float *lse_sparse, const float *lse_exact, size_t n);
 
-double metrics_median(double *values, size_t n); /* reorders */
+double metrics_least(const double *values, size_t n); /* 0 of none */
 
 #endif

@@ -8,6 +8,8 @@
 typedef struct options {
   const char *path;
   uint64_t rows; /* 0: all */
+  uint64_t repeat; /* copies of the text; 0: not said */
+  double rope_base; /* 0: what the file says */
   bool top_k; /* also by top-k */
   uint32_t keys; /* that top-k keeps; 0: the library's rule */
   uint32_t threads;

@@ -24,7 +24,7 @@ static double from_bf16(uint16_t h) {
   return (double)x;
 }
 
-static void decode_row(const ref_rows *m, size_t row, double *out) {
+void ref_row(const ref_rows *m, size_t row, double *out) {
   const unsigned char *data = (const unsigned char *)m->data + row * m->cols * st_dtype_size(m->dtype);
   for (size_t i = 0; i < m->cols; i++) {
     if (m->dtype == ST_F32) {
@@ -67,11 +67,11 @@ bool ref_attention(ref_rows q, ref_rows k, ref_rows v, bool causal, size_t first
   for (size_t begin = 0; ok && begin < n_sample; begin += GROUP) {
     size_t group = n_sample - begin < GROUP ? n_sample - begin : GROUP, seen[GROUP];
     for (size_t i = 0; i < group; i++) {
-      decode_row(&q, sample[begin + i], queries + i * q.cols);
+      ref_row(&q, sample[begin + i], queries + i * q.cols);
       seen[i] = keys_seen(k.rows, causal, first + sample[begin + i]);
     }
     for (size_t j = 0; j < k.rows; j++) {
-      decode_row(&k, j, row);
+      ref_row(&k, j, row);
       for (size_t i = 0; i < group; i++) {
         if (j < seen[i]) weights[i * k.rows + j] = scale * dot(queries + i * q.cols, row, k.cols);
       }
@@ -79,7 +79,7 @@ bool ref_attention(ref_rows q, ref_rows k, ref_rows v, bool causal, size_t first
     for (size_t i = 0; i < group; i++) softmax(weights + i * k.rows, seen[i]);
     memset(out + begin * v.cols, 0, group * v.cols * sizeof *out);
     for (size_t j = 0; j < v.rows; j++) {
-      decode_row(&v, j, row);
+      ref_row(&v, j, row);
       for (size_t i = 0; i < group; i++) {
         if (j >= seen[i]) continue;
         double w = weights[i * k.rows + j], *to = out + (begin + i) * v.cols;
@@ -99,10 +99,10 @@ bool ref_weights(ref_rows q, ref_rows k, bool causal, size_t first, size_t row, 
   double *query = malloc(q.cols * sizeof *query), *key = malloc(k.cols * sizeof *key);
   bool ok = query != NULL && key != NULL;
   if (ok) {
-    decode_row(&q, row, query);
+    ref_row(&q, row, query);
     memset(weights, 0, k.rows * sizeof *weights);
     for (size_t j = 0; j < seen; j++) {
-      decode_row(&k, j, key);
+      ref_row(&k, j, key);
       weights[j] = scale * dot(query, key, k.cols);
     }
     softmax(weights, seen);

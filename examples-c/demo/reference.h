@@ -17,6 +17,9 @@ typedef struct ref_rows {
 
 double ref_from_f16(uint16_t bits);
 
+/* Row `row` as m->cols doubles. */
+void ref_row(const ref_rows *m, size_t row, double *out);
+
 /* out[i] = softmax(q[sample[i]] . k^T / sqrt(d)) v, n_sample rows of v.cols doubles. With `causal`, row r sees keys
  * 0..first + r. False when memory is short. */
 bool ref_attention(ref_rows q, ref_rows k, ref_rows v, bool causal, size_t first, const size_t *sample, size_t n_sample,

@@ -351,6 +351,9 @@ static bool read_header(st_file *file) {
   if (!stream_size(file->stream, &size)) return fail(file, "cannot be read: %s", strerror(errno));
   if (size < 8) return fail(file, "not a safetensors file: %llu bytes", (unsigned long long)size);
   if (fread(length, 1, 8, file->stream) != 8) return fail(file, "cannot be read: %s", strerror(errno));
+  if (memcmp(length, "GGUF", 4) == 0) {
+    return fail(file, "is a GGUF file: make -C examples-c demo MODEL=FILE captures its queries, keys and values first");
+  }
   for (int i = 7; i >= 0; i--) header = header << 8 | length[i];
   if (header > MAX_HEADER) return fail(file, "not a safetensors file: the header length is out of range");
   if (header > size - 8) {

@@ -133,7 +133,7 @@ const NO_STATS: ice_attention_stats = ice_attention_stats {
 };
 
 /// Prepares statistics: size set, everything else 0. NULL does nothing. In C and C++ a macro of this name, at the end of the
-/// header, prepares the whole struct that the program was built with; the function itself prepares the struct of version 0.1,
+/// header, prepares the whole struct that the program was built with. The function itself prepares the struct of version 0.1,
 /// up to `certified`, for programs built then.
 ///
 /// Threads: any. Allocates: never. Since 0.1.

@@ -141,8 +141,8 @@ unsafe fn query(index: *const ice_index, q: Query, exact: bool) -> Result<()> {
 /// @param queries  finite; NULL only when n_queries is 0.
 /// @param counts   nullable: answers per query; entries of `out` behind them have the id UINT64_MAX.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (field and value; a query of norm zero unless the metric is L2),
-/// ICE_ERR_UNSUPPORTED (an engine that the index was not made for), ICE_ERR_SHAPE, ICE_ERR_CAPACITY (scratch made before the
-/// index grew), ICE_ERR_ABI; without scratch also ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
+/// ICE_ERR_SHAPE, ICE_ERR_ABI. ICE_ERR_UNSUPPORTED: an engine that the index was not made for. ICE_ERR_CAPACITY: scratch made
+/// before the index grew. Without scratch also ICE_ERR_NO_MEMORY, ICE_ERR_NULL (no system allocator).
 /// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(visit m L log(m)) per query by lists;
 /// by cells O(dim rank + visit rank / 4 + retrieve dim), rank at most 128.
 /// Since 0.1.
@@ -284,10 +284,9 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
 /// @param options  nullable: all defaults.
 /// @param lse      nullable: log-sum-exp of each row's logits.
 /// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_ARGUMENT (also an output that overlaps what is read), ICE_ERR_SHAPE (also a
-/// scratch made for another dim_v),
-/// ICE_ERR_STRIDE, ICE_ERR_UNSUPPORTED (an L2 index, num_threads above 1, ICE_ATTENTION_SHARED_QK), ICE_ERR_CAPACITY
-/// (scratch made before the index grew, or not for attention in ICE_MODE_ACCELERATED), ICE_ERR_ABI; without scratch also
-/// ICE_ERR_NO_MEMORY.
+/// scratch made for another dim_v), ICE_ERR_STRIDE, ICE_ERR_ABI. ICE_ERR_UNSUPPORTED: an L2 index, num_threads above 1,
+/// ICE_ATTENTION_SHARED_QK. ICE_ERR_CAPACITY: scratch made before the index grew, or not for attention in
+/// ICE_MODE_ACCELERATED. Without scratch also ICE_ERR_NO_MEMORY.
 /// Threads: shared, one scratch per thread. Allocates: never with a scratch. Cost: O(n_queries) queries of top_k keys,
 /// or O(n_queries len (dim + dim_v)); in accelerated mode what ice_scratch_stats says, pairs of pairs_dense.
 /// Since 0.1.

@@ -455,9 +455,8 @@ pub unsafe extern "C" fn ice_session_work_required(
 /// Keeps the first `len` tokens; more than there are is an error.
 ///
 /// Errors: ICE_ERR_ARGUMENT (len), ICE_ERR_STATE (appended tokens wait for a commit).
-/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index, which is sorted anew where the longest key goes;
-/// with cells O(len (dim_k + dim_v) / 16), and
-/// O(len dim_k^2 / 8) when a complete segment of 256 tokens goes. Since 0.1.
+/// Threads: exclusive. Allocates: never. Cost: O(removed) per head in the index, which is sorted anew where the longest key goes.
+/// With cells O(len (dim_k + dim_v) / 16), and O(len dim_k^2 / 8) when a complete segment of 256 tokens goes. Since 0.1.
 ///
 /// # Safety
 /// Pointers are valid as described.

@@ -74,6 +74,20 @@ fn block_of<'a>(readme: &'a str, language: &str) -> &'a str {
     block.unwrap_or_else(|| panic!("README.md has no {language} block"))
 }
 
+/// The first minute: a page to read at once, and samples that fit into it.
+#[test]
+fn readme_is_short() {
+    let Ok(readme) = std::fs::read_to_string(Path::new(ROOT).join("../README.md")) else {
+        println!("SKIPPED: packaged without README.md");
+        return;
+    };
+    assert!(readme.lines().count() <= 200);
+    for (language, most) in [("c", 12), ("rust", 8), ("python", 6)] {
+        let lines = block_of(&readme, language).lines().count();
+        assert!(lines <= most, "the {language} sample has {lines} lines");
+    }
+}
+
 #[test]
 fn python_sample_runs() {
     let root = Path::new(ROOT).join("..");

@@ -11,7 +11,7 @@ pub const PAGE: Page = Page {
     title: "Opinions",
     unit: "bytes",
     about: "A small encoder (2 layers of 4 heads of 16, trained by `bench/encoder/train.py`) reads generated texts byte by \
-            byte and says whether the place that the first sentence asks for is well or ill spoken of, or not at all. Chance is \
+            byte. It says whether the place that the first sentence asks for is well or ill spoken of, or not at all. Chance is \
             33 %.",
 };
 
