@@ -33,16 +33,6 @@ impl<T, const HAS: usize> Part<T, HAS> {
         Part(core::array::from_fn(|_| part()))
     }
 
-    /// The part, made where there is one.
-    ///
-    /// # Errors
-    /// As `part`.
-    pub(crate) fn make(mut part: impl FnMut() -> Result<T>) -> Result<Self> {
-        let mut result = Ok(());
-        let made: [Option<T>; HAS] = core::array::from_fn(|_| part().map_err(|e| result = Err(e)).ok());
-        result.map(|()| Part(made.map(|part| part.unwrap_or_else(|| unreachable!("no part failed")))))
-    }
-
     /// The part, where there is one.
     #[inline(always)]
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {

@@ -161,11 +161,6 @@ pub struct HeadCache {
 impl HeadCache {
     /// For resolved options, and those of the index if there is to be one; [`begin`](HeadCache::begin) must follow.
     pub(super) fn made(m: &mut Maker<'_>, o: &SessionOptions, index: Option<&IndexOptions>) -> Self {
-        let (mut clusters, memory) = (None, m.memory());
-        if o.has_cells() {
-            let make = || Part::make(|| Clusters::new_in(memory, o.dim_k, o.dim_v, o.capacity));
-            m.other(|plan| Clusters::plan(plan, o.dim_k, o.dim_v, o.capacity), || make().map(|c| clusters = Some(c)));
-        }
         HeadCache {
             dim_k: o.dim_k,
             dim_v: o.dim_v,
@@ -174,7 +169,7 @@ impl HeadCache {
             keys: Store::made(m, o.kv_dtype, o.capacity.saturating_mul(o.dim_k)),
             values: Store::made(m, o.kv_dtype, o.capacity.saturating_mul(o.dim_v)),
             index: index.map(|o| Part::of(|| Index::made(m, o, None))),
-            clusters,
+            clusters: o.has_cells().then(|| Part::of(|| Clusters::made(m, o.dim_k, o.dim_v, o.capacity))),
             unit: if o.attention.softcap == 0.0 && o.attention.scale > 0.0 { o.attention.scale } else { 1.0 },
             isa: o.isa(),
             published: 0,

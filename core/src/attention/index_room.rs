@@ -76,15 +76,7 @@ struct Seen<'a> {
 impl AttentionRoom {
     /// Adds the blocks of the room for `index` and values of `dim_v` elements to a plan.
     pub fn plan(index: &Index, dim_v: usize, plan: &mut Plan) {
-        let (n, dim) = (index.capacity(), index.dim());
-        index.plan_arranging(plan);
-        Buf::<u32>::plan(plan, n);
-        Buf::<u64>::plan(plan, n);
-        Buf::<f32>::plan(plan, n.saturating_mul(dim));
-        Buf::<f32>::plan(plan, n.saturating_mul(dim_v));
-        Work::plan(plan, dim, dim_v, 1, MANY, n);
-        Tree::plan(plan, dim, dim_v, n);
-        Buf::<u32>::plan(plan, n);
+        plan.count(|m| AttentionRoom::made(m, index, dim_v));
     }
 
     /// Room for `index` and values of `dim_v` elements.
@@ -97,16 +89,24 @@ impl AttentionRoom {
         if dim_v == 0 {
             return Err(Error::new(Status::Shape, "dim_v", "must be at least 1").value(0));
         }
+        Maker::make(memory, |m| AttentionRoom::made(m, index, dim_v))
+    }
+
+    fn made(m: &mut Maker<'_>, index: &Index, dim_v: usize) -> AttentionRoom {
         let (n, dim) = (index.capacity(), index.dim());
-        let mut m = Maker::new(memory);
-        let arranging = index.arranging(&mut m);
-        let (order, ids) = (m.room(n), m.room(n));
-        let (keys, values) = (m.filled(n.saturating_mul(dim), 0.0), m.filled(n.saturating_mul(dim_v), 0.0));
-        m.finish()?;
-        let work = Work::new_in(memory, dim, dim_v, 1, MANY, n)?;
-        let tree = Tree::new_in(memory, dim, dim_v, n)?;
-        let watched = Buf::with_capacity(memory, n)?;
-        Ok(AttentionRoom { slots: n, dim, dim_v, arranging, order, ids, keys, values, work, tree, watched })
+        AttentionRoom {
+            slots: n,
+            dim,
+            dim_v,
+            arranging: index.arranging(m),
+            order: m.room(n),
+            ids: m.room(n),
+            keys: m.filled(n.saturating_mul(dim), 0.0),
+            values: m.filled(n.saturating_mul(dim_v), 0.0),
+            work: Work::made(m, [dim, dim_v], 1, MANY, n),
+            tree: Tree::made(m, dim, dim_v, n),
+            watched: m.room(n),
+        }
     }
 
     /// Elements of a value.

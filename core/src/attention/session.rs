@@ -318,9 +318,10 @@ impl Session {
             most = most.or(form);
             if o.has_cells() {
                 let mut form = Plan::new();
+                let dims = [o.dim_k, o.dim_v];
                 match rows <= FEW {
-                    true => FewWork::plan(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity),
-                    false => ClusteredWork::plan(&mut form, o.dim_k, o.dim_v, self.group(), rows, o.capacity),
+                    true => form.count(|m| FewWork::made(m, dims, self.group(), rows, o.capacity)),
+                    false => form.count(|m| ClusteredWork::made(m, dims, self.group(), rows, o.capacity)),
                 }
                 most = most.or(form);
             }
@@ -500,11 +501,12 @@ impl Session {
             before: &|head| clusters(head).control(),
             after: &|head, control, work| clusters(head).note(control, work.heavy()),
         };
+        let dims = [o.dim_k, o.dim_v];
         if rows <= FEW {
-            let mut work = FewWork::new_in(work, o.dim_k, o.dim_v, self.group(), rows, self.len)?;
+            let mut work = Maker::make(work, |m| FewWork::made(m, dims, self.group(), rows, self.len))?;
             all.run_few(&clusters, &mut work, ith, nth, stats, watch);
         } else {
-            let mut work = ClusteredWork::new_in(work, o.dim_k, o.dim_v, self.group(), rows, self.len)?;
+            let mut work = Maker::make(work, |m| ClusteredWork::made(m, dims, self.group(), rows, self.len))?;
             all.run(&mut work, ith, nth, stats, watch);
         }
         if auto && stats.rows > 0 && stats.pairs == stats.pairs_dense && stats.measured.rows() == 0 {

@@ -4,14 +4,9 @@ use super::Index;
 use super::cells::Arranging;
 use super::slots::NO_ID;
 use crate::error::reserved;
-use crate::mem::{Buf, Maker, Plan, Rows};
+use crate::mem::{Buf, Maker, Rows};
 
 impl Index {
-    /// Adds what [`arranging`](Index::arranging) takes to a plan.
-    pub(crate) fn plan_arranging(&self, plan: &mut Plan) {
-        plan.count(|m| self.arranging(m));
-    }
-
     /// Room for ordering the keys of this index at its present capacity.
     pub(crate) fn arranging(&self, m: &mut Maker<'_>) -> Arranging {
         Arranging::made(m, self.dim(), Self::celled(&self.options, self.capacity()))

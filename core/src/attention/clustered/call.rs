@@ -13,7 +13,7 @@ use super::order::Order;
 use super::runs::{Heads, runs_of};
 use super::tree::Tree;
 use crate::error::Result;
-use crate::mem::{Memory, Objects, Plan};
+use crate::mem::{Maker, Memory, Objects, Plan};
 use crate::simd::Isa;
 
 fn parts(c: &Checked<'_>) -> usize {
@@ -34,21 +34,25 @@ fn reorders(c: &Checked<'_>) -> bool {
     c.masking.shows_all() && c.rows_q > FEW && !without(Part::Order)
 }
 
+fn made_work(m: &mut Maker<'_>, c: &Checked<'_>) -> Work {
+    Work::made(m, [c.dim_k, c.dim_v], c.heads_q / c.heads_kv, c.rows_q, c.rows_kv)
+}
+
 /// Adds everything that [`call`] takes to a plan.
 pub(in super::super) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
     let heads = c.batch * c.heads_kv;
     let mut tree = Plan::new();
-    Tree::plan(&mut tree, c.dim_k, c.dim_v, c.rows_kv);
+    tree.count(|m| Tree::made(m, c.dim_k, c.dim_v, c.rows_kv));
     Objects::<Tree>::plan(plan, heads);
     plan.add_plan(&tree, heads);
     let mut orders = Plan::new();
     if reorders(c) {
-        Order::plan(&mut orders, c.rows_kv);
+        orders.count(|m| Order::made(m, c.rows_kv));
     }
     Objects::<Building<'_>>::plan(plan, builders(c));
     plan.add_plan(&orders, builders(c));
     let mut work = Plan::new();
-    Work::plan(&mut work, c.dim_k, c.dim_v, c.heads_q / c.heads_kv, c.rows_q, c.rows_kv);
+    work.count(|m| made_work(m, c));
     let parts = parts(c);
     Objects::<Work>::plan(plan, parts);
     plan.add_plan(&work, parts);
@@ -62,14 +66,14 @@ pub(in super::super) fn call(
     watch: Option<Watch<'_>>,
 ) -> Result<AttentionStats> {
     let isa = c.options.isa.unwrap_or_else(Isa::best);
-    let (heads, group, parts) = (c.batch * c.heads_kv, c.heads_q / c.heads_kv, parts(c));
+    let (heads, parts) = (c.batch * c.heads_kv, parts(c));
     let mut trees = Objects::with_capacity(memory, heads)?;
     for _ in 0..heads {
-        trees.push(Tree::new_in(memory, c.dim_k, c.dim_v, c.rows_kv)?)?;
+        trees.push(Maker::make(memory, |m| Tree::made(m, c.dim_k, c.dim_v, c.rows_kv))?)?;
     }
     let mut works = Objects::with_capacity(memory, parts)?;
     for _ in 0..parts {
-        works.push(Work::new_in(memory, c.dim_k, c.dim_v, group, c.rows_q, c.rows_kv)?)?;
+        works.push(Maker::make(memory, |m| made_work(m, c))?)?;
     }
     let mut stats = AttentionStats::new(c.mode, c.reason);
     let kv = |i: usize| {
@@ -79,7 +83,7 @@ pub(in super::super) fn call(
     let step = heads.div_ceil(builders(c));
     let mut building = Objects::with_capacity(memory, builders(c))?;
     for (i, trees) in trees.chunks_mut(step).enumerate() {
-        let order = if reorders(c) { Some(Order::new_in(memory, c.rows_kv)?) } else { None };
+        let order = if reorders(c) { Some(Maker::make(memory, |m| Order::made(m, c.rows_kv))?) } else { None };
         building.push((i * step, trees, order))?;
     }
     let build = |_, (first, trees, order): &mut Building<'_>| {

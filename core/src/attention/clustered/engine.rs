@@ -14,8 +14,8 @@ use super::policy::{
 use super::rows::{Room, RowSet};
 use super::sample::{Heavy, Sampled};
 use super::tree::Tree;
-use crate::error::{Result, reserved};
-use crate::mem::{Buf, Memory, Plan, Rows, Tensor, TensorMut};
+use crate::error::reserved;
+use crate::mem::{Buf, Maker, Rows, Tensor, TensorMut};
 use crate::simd::Isa;
 use crate::simd::bias::HeadBiases;
 use crate::simd::tile::{PANEL, Span};
@@ -78,47 +78,26 @@ impl Work {
         self.heavy.clear();
     }
 
-    /// Adds the blocks for heads in groups of `group`, calls of `rows` rows and `keys` keys to a plan.
-    pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) {
-        exact::plan(plan, dim_k, dim_v, rows.max(PANEL));
-        let (block, entries) = (rows_together(group, rows, keys), keys / SEGMENT * CELLS);
-        RowSet::plan(plan, dim_k, dim_v, block);
-        let sampled = Sampled::count(group, block_rows(group, keys).min(rows));
-        let checks = sampled - KNOWING;
-        RowSet::plan(plan, dim_k, dim_v, sampled * group);
-        RowSet::plan(plan, dim_k, dim_v, checks * group);
-        Room::plan(plan, dim_k, dim_v);
-        Front::plan(plan, dim_k, dim_v, keys);
-        Estimates::plan(plan, dim_k, dim_v, entries, block);
-        Estimates::plan(plan, dim_k, dim_v, entries, checks * group);
-        Heavy::plan(plan, sampled * group);
-        Buf::<u32>::plan(plan, keys / SEGMENT);
-        Buf::<Span>::plan(plan, keys / SEGMENT + 1);
-        Buf::<f32>::plan(plan, dim_v);
-    }
-
-    /// Work memory as planned.
-    ///
-    /// # Errors
-    /// `NoMemory`, `Budget`.
-    pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> Result<Self> {
-        let (block, entries) = (rows_together(group, rows, keys), keys / SEGMENT * CELLS);
-        let sampled = Sampled::count(group, block_rows(group, keys).min(rows));
-        let checks = sampled - KNOWING;
-        Ok(Work {
-            exact: exact::Work::new_in(memory, dim_k, dim_v, rows.max(PANEL))?,
-            rows: RowSet::new_in(memory, dim_k, dim_v, block)?,
-            sampled: RowSet::new_in(memory, dim_k, dim_v, sampled * group)?,
-            checks: RowSet::new_in(memory, dim_k, dim_v, checks * group)?,
-            room: Room::new_in(memory, dim_k, dim_v)?,
-            front: Front::new_in(memory, dim_k, dim_v, keys)?,
-            estimates: Estimates::new_in(memory, dim_k, dim_v, entries, block)?,
-            check_estimates: Estimates::new_in(memory, dim_k, dim_v, entries, checks * group)?,
-            heavy: Heavy::new_in(memory, sampled * group)?,
-            segments: Buf::with_capacity(memory, keys / SEGMENT)?,
-            ranges: Buf::with_capacity(memory, keys / SEGMENT + 1)?,
-            row: Buf::filled(memory, dim_v, 0.0)?,
-        })
+    /// For heads in groups of `group`, calls of `rows` rows and `keys` keys.
+    pub(crate) fn made(m: &mut Maker<'_>, dims: [usize; 2], group: usize, rows: usize, keys: usize) -> Self {
+        let ([dim_k, dim_v], entries) = (dims, keys / SEGMENT * CELLS);
+        let (block, together) = (block_rows(group, keys).min(rows), rows_together(group, rows, keys));
+        let sampled = Sampled::count(group, block) * group;
+        let checks = sampled - KNOWING * group;
+        Work {
+            exact: exact::Work::made(m, dim_k, dim_v, rows.max(PANEL), false),
+            rows: RowSet::made(m, dim_k, dim_v, together),
+            sampled: RowSet::made(m, dim_k, dim_v, sampled),
+            checks: RowSet::made(m, dim_k, dim_v, checks),
+            room: Room::made(m, dim_k, dim_v),
+            front: Front::made(m, dim_k, dim_v, keys),
+            estimates: Estimates::made(m, dim_k, dim_v, entries, together),
+            check_estimates: Estimates::made(m, dim_k, dim_v, entries, checks),
+            heavy: Heavy::made(m, sampled),
+            segments: m.room(keys / SEGMENT),
+            ranges: m.room(keys / SEGMENT + 1),
+            row: m.filled(dim_v, 0.0),
+        }
     }
 }
 

@@ -5,8 +5,7 @@ use super::control::Opening;
 use super::front::Front;
 use super::policy::SIGMA;
 use super::rows::RowSet;
-use crate::error::Result;
-use crate::mem::{Buf, Maker, Memory, Plan};
+use crate::mem::{Buf, Maker};
 use crate::simd::Isa;
 use crate::simd::bias::HeadBiases;
 use crate::simd::clustered::{AddMeans, CELL, OpenCells, OpenRoom, ScoreEntries, Screen, Spread};
@@ -52,39 +51,23 @@ pub(super) struct Estimates {
 }
 
 impl Estimates {
-    fn lens(dim_k: usize, dim_v: usize, entries: usize, rows: usize) -> [usize; 6] {
+    /// For up to `entries` entries and `rows` rows, as part of a larger object.
+    pub(super) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize, entries: usize, rows: usize) -> Self {
         let all = entries.saturating_add(KEYS.max(dim_k)).saturating_mul(PANEL);
         let panels = rows.div_ceil(PANEL);
-        let stride = dim_v.next_multiple_of(16);
-        [all, entries.saturating_mul(panels), (dim_k + KEYS) * PANEL, CELL * dim_k, CELL * stride, panels * PANEL]
-    }
-
-    pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, entries: usize, rows: usize) {
-        let [all, opened, square, keys, values, list] = Estimates::lens(dim_k, dim_v, entries, rows);
-        for n in [all, all, square, keys, keys, values] {
-            Buf::<f32>::plan(plan, n);
-        }
-        Buf::<u64>::plan(plan, opened);
-        Buf::<u32>::plan(plan, list);
-    }
-
-    pub(super) fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, entries: usize, rows: usize) -> Result<Self> {
-        let [all, opened, square, keys, values, list] = Estimates::lens(dim_k, dim_v, entries, rows);
-        let mut m = Maker::new(memory);
-        let estimates = Estimates {
+        Estimates {
             scores: m.filled(all, 0.0),
             weights: m.filled(all, 0.0),
-            opened: m.filled(opened, 0),
-            square: m.filled(square, 0.0),
+            opened: m.filled(entries.saturating_mul(panels), 0),
+            square: m.filled((dim_k + KEYS) * PANEL, 0.0),
             room: OpenRoom {
-                keys: m.filled(keys, 0.0),
-                transposed: m.filled(keys, 0.0),
-                values: m.filled(values, 0.0),
-                rows: m.filled(list, 0),
+                keys: m.filled(CELL * dim_k, 0.0),
+                transposed: m.filled(CELL * dim_k, 0.0),
+                values: m.filled(CELL * dim_v.next_multiple_of(16), 0.0),
+                rows: m.filled(panels * PANEL, 0),
             },
             length: 0.0,
-        };
-        m.finish().map(|()| estimates)
+        }
     }
 
     /// Mean length of the outputs of the rows of the last [`add`](Estimates::add), roughly.

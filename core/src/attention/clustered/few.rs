@@ -15,8 +15,8 @@ use super::policy::{
     CELL, CELLS, CHECK_EVERY, CHECK_SOON, CUT, FAILURES, GATHERED, HEAVY, KNOWN, LIFE, PAYS, REST, SEGMENT, SIGMA,
 };
 use super::tree::Tree;
-use crate::error::{Result, reserved};
-use crate::mem::{Buf, Maker, Memory, Plan, Rows, Tensor};
+use crate::error::reserved;
+use crate::mem::{Buf, Maker, Rows, Tensor};
 use crate::simd::bias::ListBiases;
 use crate::simd::clustered::{EstimateEntries, MarkEntries, WeighEntries};
 use crate::simd::few::{Lies, Weights};
@@ -50,19 +50,13 @@ pub(crate) struct Clusters {
 }
 
 impl Clusters {
-    pub(crate) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, capacity: usize) {
-        Tree::plan(plan, dim_k, dim_v, capacity);
-        Front::plan(plan, dim_k, dim_v, capacity);
-        Buf::<u32>::plan(plan, KNOWN);
-        Buf::<u32>::plan(plan, KNOWN);
-    }
-
-    pub(crate) fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, capacity: usize) -> Result<Self> {
-        Ok(Clusters {
-            tree: Tree::new_in(memory, dim_k, dim_v, capacity)?,
-            front: Front::new_in(memory, dim_k, dim_v, capacity)?,
-            last: Buf::with_capacity(memory, KNOWN)?,
-            room: Buf::with_capacity(memory, KNOWN)?,
+    /// For up to `capacity` tokens.
+    pub(crate) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize, capacity: usize) -> Self {
+        Clusters {
+            tree: Tree::made(m, dim_k, dim_v, capacity),
+            front: Front::made(m, dim_k, dim_v, capacity),
+            last: m.room(KNOWN),
+            room: m.room(KNOWN),
             memo: Memo::default(),
             control: Control::default(),
             measured: false,
@@ -72,7 +66,7 @@ impl Clusters {
             since: 0,
             shown: 0,
             covers: true,
-        })
+        }
     }
 
     /// The tree.
@@ -221,46 +215,23 @@ pub struct FewWork {
 }
 
 impl FewWork {
-    fn lens(dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> [usize; 6] {
-        let entries = keys / SEGMENT * CELLS;
-        let rows = (rows * group).min(MOST);
-        let scores = (entries + CELL.max(dim_k)).max(dim_v) * rows;
-        let biases = KNOWN.max(GATHERED) * rows;
-        [scores, entries, GATHERED * dim_k, GATHERED * dim_v, biases, dim_k.max(dim_v)]
-    }
-
-    /// Adds the blocks for `rows` rows of `group` heads and `keys` keys to a plan.
-    pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) {
-        let [scores, entries, keys, values, biases, row] = FewWork::lens(dim_k, dim_v, group, rows, keys);
-        dense::plan(plan, dim_k, dim_v, rows);
-        for n in [scores, scores, entries, keys, values, biases, row] {
-            Buf::<f32>::plan(plan, n);
-        }
-        Buf::<u8>::plan(plan, entries);
-        Buf::<u32>::plan(plan, GATHERED);
-    }
-
-    /// Work memory as planned.
-    ///
-    /// # Errors
-    /// `NoMemory`, `Budget`.
-    pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, group: usize, rows: usize, keys: usize) -> Result<Self> {
-        let [scores, entries, keys, values, biases, row] = FewWork::lens(dim_k, dim_v, group, rows, keys);
-        let dense = dense::Work::new_in(memory, dim_k, dim_v, rows)?;
-        let mut m = Maker::new(memory);
-        let work = FewWork {
-            dense,
+    /// For `rows` rows of `group` heads and `keys` keys.
+    pub(crate) fn made(m: &mut Maker<'_>, dims: [usize; 2], group: usize, rows: usize, keys: usize) -> Self {
+        let ([dim_k, dim_v], entries) = (dims, keys / SEGMENT * CELLS);
+        let all = (rows * group).min(MOST);
+        let scores = (entries + CELL.max(dim_k)).max(dim_v) * all;
+        FewWork {
+            dense: dense::Work::made(m, dim_k, dim_v, rows, false),
             scores: m.filled(scores, 0.0),
             weights: m.filled(scores, 0.0),
             opened: m.filled(entries, 0),
             closed: m.filled(entries, 1.0),
             ids: m.room(GATHERED),
-            keys: m.filled(keys, 0.0),
-            values: m.filled(values, 0.0),
-            biases: m.filled(biases, 0.0),
-            row: m.filled(row, 0.0),
-        };
-        m.finish().map(|()| work)
+            keys: m.filled(GATHERED * dim_k, 0.0),
+            values: m.filled(GATHERED * dim_v, 0.0),
+            biases: m.filled(KNOWN.max(GATHERED) * all, 0.0),
+            row: m.filled(dim_k.max(dim_v), 0.0),
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::policy::{CELL, CELLS, KNOWN, SEGMENT};
 use super::tree::Tree;
-use crate::error::{Result, reserved};
-use crate::mem::{Buf, Maker, Memory, Plan, Rows};
+use crate::error::reserved;
+use crate::mem::{Buf, Maker, Rows};
 use crate::simd::Isa;
 use crate::simd::bias::Biases;
 use crate::simd::clustered::EntryBiases;
@@ -40,44 +40,17 @@ pub(super) struct Front {
 }
 
 impl Front {
-    fn lens(dim_k: usize, dim_v: usize, keys: usize) -> [usize; 4] {
-        let entries = keys / SEGMENT * CELLS;
+    /// For up to `keys` keys, as part of a larger object.
+    pub(super) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize, keys: usize) -> Self {
+        let (n, known) = (keys / SEGMENT * CELLS, KNOWN.min(keys));
         let stride = dim_v.next_multiple_of(16);
-        [
-            entries,
-            entries.saturating_mul(dim_k),
-            (entries.saturating_add(dim_k)).saturating_mul(stride),
-            KNOWN.min(keys),
-        ]
-    }
-
-    pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, keys: usize) {
-        let [n, mean_keys, mean_values, known] = Front::lens(dim_k, dim_v, keys);
-        Buf::<u32>::plan(plan, keys / SEGMENT);
-        for len in [mean_keys, mean_values, n, n] {
-            Buf::<f32>::plan(plan, len);
-        }
-        Buf::<u32>::plan(plan, n * CELL);
-        Buf::<u16>::plan(plan, n);
-        for len in [n, n, dim_k * dim_k] {
-            Buf::<f32>::plan(plan, len);
-        }
-        Buf::<u32>::plan(plan, known);
-        for len in [known * dim_k, known * dim_v, dim_k.max(dim_v)] {
-            Buf::<f32>::plan(plan, len);
-        }
-    }
-
-    pub(super) fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, keys: usize) -> Result<Self> {
-        let [n, mean_keys, mean_values, known] = Front::lens(dim_k, dim_v, keys);
-        let mut m = Maker::new(memory);
-        let front = Front {
+        Front {
             dim_k,
             dim_v,
-            stride: dim_v.next_multiple_of(16),
+            stride,
             first: m.filled(keys / SEGMENT, u32::MAX),
-            keys: m.room(mean_keys),
-            values: m.room(mean_values),
+            keys: m.room(n.saturating_mul(dim_k)),
+            values: m.room(n.saturating_add(dim_k).saturating_mul(stride)),
             counts: m.room(n),
             square: m.room(n),
             ids: m.room(n * CELL),
@@ -90,8 +63,7 @@ impl Front {
             known_values: m.filled(known * dim_v, 0.0),
             row: m.filled(dim_k.max(dim_v), 0.0),
             common: 0.0,
-        };
-        m.finish().map(|()| front)
+        }
     }
 
     /// The cells of some segments, nothing known.

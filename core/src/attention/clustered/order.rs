@@ -2,9 +2,8 @@
 
 use super::policy::SEGMENT;
 use super::split::Splitter;
-use crate::error::Result;
 use crate::math::{hash, image_of};
-use crate::mem::{Buf, Memory, Plan, Rows};
+use crate::mem::{Buf, Maker, Rows};
 use crate::simd::Isa;
 use crate::simd::gather::{BLOCK, Matrix, ScoresAt};
 
@@ -21,18 +20,9 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Adds the room to a plan.
-    pub(super) fn plan(plan: &mut Plan, keys: usize) {
-        Buf::<u32>::plan(plan, keys);
-        Buf::<u64>::plan(plan, keys);
-    }
-
-    /// Room as planned.
-    ///
-    /// # Errors
-    /// `NoMemory`, `Budget`.
-    pub(super) fn new_in(memory: &Memory, keys: usize) -> Result<Self> {
-        Ok(Order { ids: Buf::with_capacity(memory, keys)?, pairs: Buf::filled(memory, keys, 0)? })
+    /// Room, as part of a larger object.
+    pub(super) fn made(m: &mut Maker<'_>, keys: usize) -> Self {
+        Order { ids: m.room(keys), pairs: m.filled(keys, 0) }
     }
 }
 

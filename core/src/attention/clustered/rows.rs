@@ -3,8 +3,7 @@
 use super::super::dense::exact::Head;
 use super::super::dense::{Ahead, Panel, Sizes, block_of_keys, clamp, look_at, next_block};
 use super::super::mask::Visible;
-use crate::error::Result;
-use crate::mem::{Buf, Maker, Memory, Plan, Rows};
+use crate::mem::{Buf, Maker, Rows};
 use crate::simd::bias::{BiasKeys, HeadBiases};
 use crate::simd::tile::{self, KEYS, PANEL, Span, Values};
 use crate::simd::{Isa, Simd, Task, rows};
@@ -44,30 +43,17 @@ pub(super) struct Room {
 }
 
 impl Room {
-    fn lens(dim_k: usize, dim_v: usize) -> (Sizes, [usize; 4]) {
+    /// As part of a larger object.
+    pub(super) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize) -> Self {
         let sizes = Sizes::new(dim_k, dim_v, PANEL);
         let scores = (sizes.block + KEYS) * PANEL;
-        let lens = [scores, sizes.block * sizes.key_stride, sizes.block * sizes.value_stride, scores];
-        (sizes, lens)
-    }
-
-    pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize) {
-        for n in Room::lens(dim_k, dim_v).1 {
-            Buf::<f32>::plan(plan, n);
-        }
-    }
-
-    pub(super) fn new_in(memory: &Memory, dim_k: usize, dim_v: usize) -> Result<Self> {
-        let (sizes, [scores, keys, values, biases]) = Room::lens(dim_k, dim_v);
-        let mut m = Maker::new(memory);
-        let room = Room {
+        Room {
             sizes,
             scores: m.filled(scores, 0.0),
-            keys: m.filled(keys, 0.0),
-            values: m.filled(values, 0.0),
-            biases: m.filled(biases, 0.0),
-        };
-        m.finish().map(|()| room)
+            keys: m.filled(sizes.block * sizes.key_stride, 0.0),
+            values: m.filled(sizes.block * sizes.value_stride, 0.0),
+            biases: m.filled(scores, 0.0),
+        }
     }
 }
 
@@ -75,42 +61,25 @@ impl Room {
 pub(super) type Look<'a> = &'a mut dyn FnMut(usize, usize, usize, &[f32], &[f32], &[f32]);
 
 impl RowSet {
-    fn lens(dim_k: usize, dim_v: usize, rows: usize) -> [usize; 4] {
-        let rows = rows.next_multiple_of(PANEL);
-        [rows, rows.saturating_mul(dim_k), rows.saturating_mul(dim_v.next_multiple_of(16)), rows]
-    }
-
-    pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, rows: usize) {
-        let [n, q, sums, _] = RowSet::lens(dim_k, dim_v, rows);
-        for n in [q, q, n, n, sums] {
-            Buf::<f32>::plan(plan, n);
-        }
-        Buf::<Visible>::plan(plan, n);
-        Buf::<[u32; 2]>::plan(plan, n);
-        Buf::<Visible>::plan(plan, n);
-        Buf::<Span>::plan(plan, n);
-    }
-
-    pub(super) fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, rows: usize) -> Result<Self> {
-        let [n, q, sums, _] = RowSet::lens(dim_k, dim_v, rows);
-        let none = Visible { sinks: 0, begin: 0, end: 0 };
-        let mut m = Maker::new(memory);
-        let set = RowSet {
+    /// For up to `rows` rows, as part of a larger object.
+    pub(super) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize, rows: usize) -> Self {
+        let (n, stride) = (rows.next_multiple_of(PANEL), dim_v.next_multiple_of(16));
+        let (q, none) = (n.saturating_mul(dim_k), Visible { sinks: 0, begin: 0, end: 0 });
+        RowSet {
             dim_k,
             dim_v,
-            stride: dim_v.next_multiple_of(16),
+            stride,
             n: 0,
             q: m.filled(q, 0.0),
             panels: m.filled(q, 0.0),
             max: m.filled(n, 0.0),
             sum: m.filled(n, 0.0),
-            sums: m.filled(sums, 0.0),
+            sums: m.filled(n.saturating_mul(stride), 0.0),
             seen: m.filled(n, none),
             of: m.filled(n, [0; 2]),
             clamped: m.filled(n, none),
             spans: m.filled(n, Span::default()),
-        };
-        m.finish().map(|()| set)
+        }
     }
 
     /// Takes in `n` rows, row `at(i)` of query head `head`, whose queries are `q`, each, after those that are there.

@@ -2,9 +2,8 @@
 
 use super::ablation::{Part, without};
 use super::policy::{CHECKING, CUT, FEW_ROWS, KNOWING, LANES, LEAST_CHECKING, NOTED};
-use crate::error::Result;
 use crate::math::hash;
-use crate::mem::{Buf, Memory, Plan};
+use crate::mem::{Buf, Maker};
 
 /// Rows of a block that are sampled, at most.
 const MOST: usize = KNOWING + CHECKING;
@@ -70,17 +69,9 @@ pub(super) struct Heavy {
 }
 
 impl Heavy {
-    pub(super) fn plan(plan: &mut Plan, rows: usize) {
-        Buf::<Noted>::plan(plan, NOTED);
-        Buf::<f32>::plan(plan, rows);
-    }
-
-    pub(super) fn new_in(memory: &Memory, rows: usize) -> Result<Self> {
-        Ok(Heavy {
-            noted: Buf::with_capacity(memory, NOTED)?,
-            sums: Buf::filled(memory, rows, f32::NEG_INFINITY)?,
-            lost: false,
-        })
+    /// For so many rows, as part of a larger object.
+    pub(super) fn made(m: &mut Maker<'_>, rows: usize) -> Self {
+        Heavy { noted: m.room(NOTED), sums: m.filled(rows, f32::NEG_INFINITY), lost: false }
     }
 
     pub(super) fn clear(&mut self) {

@@ -2,8 +2,7 @@
 
 use super::ablation::{Part, without};
 use super::policy::{ALONE, APART, CELL, LONGEST, OUTLYING, ROUNDS, SEGMENT};
-use crate::error::Result;
-use crate::mem::{Buf, Maker, Memory, Plan, Rows};
+use crate::mem::{Buf, Maker, Rows};
 use crate::simd::Isa;
 use crate::simd::gather::{BLOCK, Gather, Gram, Less, Matrix, SumRows};
 
@@ -46,38 +45,22 @@ pub(super) struct Splitter {
 }
 
 impl Splitter {
-    fn lens(dim_k: usize, dim_v: usize) -> [usize; 4] {
+    /// As part of a larger object.
+    pub(super) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize) -> Self {
         let dim = dim_k.max(dim_v);
-        let [keys, values] = [dim_k, dim_v].map(|dim| SEGMENT * dim.next_multiple_of(BLOCK));
-        [SEGMENT * dim, keys, values, dim]
-    }
-
-    pub(super) fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize) {
-        let [rows, rest, rest_values, dim] = Splitter::lens(dim_k, dim_v);
-        for n in [rows, rest, rest_values, SEGMENT, dim, dim, dim] {
-            Buf::<f32>::plan(plan, n);
-        }
-        Buf::<u32>::plan(plan, SEGMENT);
-        Buf::<u32>::plan(plan, SEGMENT);
-    }
-
-    pub(super) fn new_in(memory: &Memory, dim_k: usize, dim_v: usize) -> Result<Self> {
-        let [rows, rest, rest_values, dim] = Splitter::lens(dim_k, dim_v);
-        let mut m = Maker::new(memory);
-        let splitter = Splitter {
+        Splitter {
             dim_k,
             dim_v,
-            rows: m.filled(rows, 0.0),
-            rest: m.filled(rest, 0.0),
-            rest_values: m.filled(rest_values, 0.0),
+            rows: m.filled(SEGMENT * dim, 0.0),
+            rest: m.filled(SEGMENT * dim_k.next_multiple_of(BLOCK), 0.0),
+            rest_values: m.filled(SEGMENT * dim_v.next_multiple_of(BLOCK), 0.0),
             order: m.filled(SEGMENT, 0),
             upper: m.filled(SEGMENT, 0),
             height: m.filled(SEGMENT, 0.0),
             mean: m.filled(dim, 0.0),
             sum: m.filled(dim, 0.0),
             direction: m.filled(dim, 0.0),
-        };
-        m.finish().map(|()| splitter)
+        }
     }
 
     /// Which keys of a segment are to stay out of its cells, in bits of 64 each, for much longer keys or values than the others';

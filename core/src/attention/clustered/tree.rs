@@ -7,8 +7,8 @@
 use super::order::{Order, halve};
 use super::policy::{CELL, CELLS, SEGMENT};
 use super::split::{Described, Splitter};
-use crate::error::{Result, reserved};
-use crate::mem::{Buf, Maker, Memory, Plan, Rows};
+use crate::error::reserved;
+use crate::mem::{Buf, Maker, Rows};
 use crate::simd::Isa;
 use crate::simd::gather::BLOCK;
 
@@ -45,60 +45,29 @@ pub struct Tree {
 }
 
 impl Tree {
-    fn lens(dim_k: usize, dim_v: usize, keys: usize) -> [usize; 6] {
-        let cells = keys / SEGMENT * CELLS;
-        let stride = dim_v.next_multiple_of(BLOCK);
-        [
-            cells.saturating_mul(CELL),
-            cells.saturating_mul(dim_k),
-            cells.saturating_mul(stride),
-            cells,
-            dim_k * dim_k.next_multiple_of(BLOCK),
-            dim_k.saturating_mul(stride),
-        ]
-    }
-
-    /// Adds the blocks of a tree over up to `keys` keys, rows of a matrix of as many, to a plan.
-    pub fn plan(plan: &mut Plan, dim_k: usize, dim_v: usize, keys: usize) {
-        let [ids, means, values, cells, moment, cross] = Tree::lens(dim_k, dim_v, keys);
-        Buf::<u32>::plan(plan, ids);
-        Buf::<u32>::plan(plan, keys);
-        Buf::<[u32; 2]>::plan(plan, keys / SEGMENT);
-        Buf::<bool>::plan(plan, keys / SEGMENT);
-        Buf::<u16>::plan(plan, cells);
-        for n in [means, values, cells, moment, moment, cross, cross] {
-            Buf::<f32>::plan(plan, n);
-        }
-        Splitter::plan(plan, dim_k, dim_v);
-    }
-
-    /// An empty tree.
-    ///
-    /// # Errors
-    /// `NoMemory`, `Budget`.
-    pub fn new_in(memory: &Memory, dim_k: usize, dim_v: usize, keys: usize) -> Result<Self> {
-        let [ids, means, values, cells, moment, cross] = Tree::lens(dim_k, dim_v, keys);
-        let mut m = Maker::new(memory);
-        let tree = Tree {
+    /// An empty tree over up to `keys` keys, rows of a matrix of as many, as part of a larger object.
+    pub(crate) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize, keys: usize) -> Self {
+        let (segments, cells, stride) = (keys / SEGMENT, keys / SEGMENT * CELLS, dim_v.next_multiple_of(BLOCK));
+        let (moment, cross) = (dim_k * dim_k.next_multiple_of(BLOCK), dim_k.saturating_mul(stride));
+        Tree {
             dim_k,
             dim_v,
-            stride: dim_v.next_multiple_of(BLOCK),
-            capacity: keys / SEGMENT,
+            stride,
+            capacity: segments,
             segments: 0,
             built: 0,
-            ids: m.filled(ids, 0),
+            ids: m.filled(cells.saturating_mul(CELL), 0),
             places: m.filled(keys, u32::MAX),
-            ranges: m.filled(keys / SEGMENT, [0; 2]),
-            has: m.filled(keys / SEGMENT, false),
+            ranges: m.filled(segments, [0; 2]),
+            has: m.filled(segments, false),
             apart: m.filled(cells, 0),
-            keys: m.filled(means, 0.0),
-            values: m.filled(values, 0.0),
+            keys: m.filled(cells.saturating_mul(dim_k), 0.0),
+            values: m.filled(cells.saturating_mul(stride), 0.0),
             square: m.filled(cells, 0.0),
             moment: [m.filled(moment, 0.0), m.filled(moment, 0.0)],
             cross: [m.filled(cross, 0.0), m.filled(cross, 0.0)],
-            splitter: Splitter::new_in(memory, dim_k, dim_v)?,
-        };
-        m.finish().map(|()| tree)
+            splitter: Splitter::made(m, dim_k, dim_v),
+        }
     }
 
     /// Appends a segment of the rows `ids` ([`SEGMENT`] of them, ascending), unseen until [`publish`](Tree::publish).
