@@ -92,8 +92,8 @@ fn gentle_biases_leave_most_cells_closed() {
         assert!(stats.pairs < stats.pairs_dense / 2, "{what}: {stats:?}, without biases {plain:?}");
         let (have, _, stats) = heads.run(mask, mode(Mode::Auto, 0.1));
         assert!(distance(&have, &want) < 0.1, "{what}: {}", distance(&have, &want));
-        // Biases that are read cost, so that heads which open many cells are attended exactly.
-        assert!(stats.exact_rows.costly < stats.rows && stats.exact_rows.strict == 0, "{what}: {stats:?}");
+        // Biases that are read cost, so that heads of so few elements may well be attended exactly.
+        assert_eq!((stats.exact_rows.short, stats.exact_rows.strict), (0, 0), "{what}: {stats:?}");
     }
 }
 

@@ -53,7 +53,7 @@ const FOLDERS: [(&str, &[&str]); 6] = [
         "attention/clustered",
         &[
             "policy", "ablation", "split", "order", "tree", "rows", "sample", "front", "control", "memo", "estimate",
-            "engine", "few", "runs", "call",
+            "engine", "clusters", "decode", "runs", "call",
         ],
     ),
     (

@@ -16,12 +16,11 @@ pub(crate) mod codes;
 #[cfg(test)]
 mod codes_tests;
 pub(crate) mod decode;
-mod detect;
-mod element;
 /// By the name that accelerated attention knows it by.
-pub(crate) use decode as few;
 #[cfg(all(test, feature = "full"))]
 mod decode_tests;
+mod detect;
+mod element;
 pub(crate) mod fixed;
 pub(crate) mod gather;
 mod kernels;

@@ -92,7 +92,7 @@ pub(in super::super) fn call(
             let (k, v) = kv(i);
             let keep = c.masking.keep(i / c.heads_kv);
             match order {
-                Some(order) => tree.fill_alike(isa, &k, &v, keep, order),
+                Some(order) => tree.fill_in_order(isa, &k, &v, keep, order),
                 None => tree.fill(isa, &k, &v, keep),
             }
             tree.publish();

@@ -8,8 +8,8 @@ use super::control::{Control, Opening, Verdict, Why};
 use super::estimate::{Estimates, Softmax};
 use super::front::Front;
 use super::policy::{
-    BIASED_ENTRY_COST, BLOCK_QUERIES, BLOCK_ROWS, CELL, CELLS, CHECKING, ENTRY_COST, KNOWING, KNOWN, LEAST, LONG,
-    OPENED_COST, PAYS, SEGMENT, TOGETHER,
+    BIAS_COST, BLOCK_QUERIES, BLOCK_ROWS, CELL, CELLS, CHECKING, ENTRY_COST, GATHERED_BIAS, KNOWING, KNOWN, LEAST,
+    LONG, OPENED_COST, PAYS, SEGMENT, TOGETHER,
 };
 use super::rows::{Room, RowSet};
 use super::sample::{Heavy, Sampled};
@@ -182,10 +182,12 @@ impl Block<'_> {
         };
         let queries = self.n * self.group;
         let checks = sampled.checks().len() as f32;
-        let entry = if self.biases().is_some() { BIASED_ENTRY_COST } else { ENTRY_COST };
+        let elements = (self.keys.cols() + self.values.cols()) as f32;
+        let bias = self.biases().map_or(0.0, |_| BIAS_COST / elements);
+        let entry = ENTRY_COST + CELL as f32 * bias;
         let each = work.front.entries() as f32 * entry + work.front.known.len() as f32;
         let sampling = (sampled.all().len() * self.group * work.segments.len() * SEGMENT) as f32;
-        let opening = opened as f32 * OPENED_COST * self.n as f32 / checks;
+        let opening = opened as f32 * (OPENED_COST + GATHERED_BIAS * bias) * self.n as f32 / checks;
         let cost = each * queries as f32 + self.near_pairs(work) as f32 + sampling + opening;
         if self.auto && cost > PAYS * visible as f32 {
             return self.exact(Why::Costly, &mut work.exact, stats, watch);

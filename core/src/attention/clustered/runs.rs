@@ -2,9 +2,10 @@
 
 use super::super::Masking;
 use super::super::stats::AttentionStats;
+use super::clusters::Clusters;
 use super::control::Control;
+use super::decode::FewWork;
 use super::engine::{Block, Watch, Work, block_rows};
-use super::few::{Clusters, FewWork};
 use super::policy::RUN;
 use super::tree::Tree;
 use crate::mem::{Rows, Tensor, TensorMut};

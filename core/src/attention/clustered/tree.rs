@@ -122,7 +122,7 @@ impl Tree {
     /// Whole segments of the keys that are not padding, brought into an order in which neighbours are alike: for rows that all see the
     /// same. Halves all keys, and halves of halves, down to segments, each time across the direction in which a sample of them is
     /// widest. O(keys x dim x log(keys / SEGMENT)) beside what segments cost.
-    pub(super) fn fill_alike(
+    pub(super) fn fill_in_order(
         &mut self,
         isa: Isa,
         keys: &Rows<'_>,

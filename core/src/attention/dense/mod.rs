@@ -18,11 +18,5 @@ mod work;
 pub(super) use blocks::block_of_keys;
 pub(super) use panel::{Ahead, Panel, factor};
 pub(super) use spans::{clamp, look_at, next_block};
-pub(super) use tunables::{FEW, MOST, PIECE};
+pub(super) use tunables::{FAR, FEW, MOST, PIECE};
 pub(super) use work::Sizes;
-
-/// By the name that accelerated attention knows them by.
-pub(super) mod few {
-    pub(in crate::attention) use super::decode::*;
-    pub(in crate::attention) use super::tunables::FAR;
-}

@@ -1,200 +1,24 @@
-//! What a session keeps of a head for a few rows at a time, as in decoding, and how these attend by it.
+//! A few rows at a time, as in decoding: how they attend by what a session keeps of a head.
 
+use super::super::dense::decode;
 use super::super::dense::exact::{self as dense, Head};
-use super::super::dense::few::{self, FAR};
-use super::super::dense::{FEW, MOST};
+use super::super::dense::{FAR, FEW, MOST};
 use super::super::stats::AttentionStats;
 use super::super::{Mask, Masking};
 use super::ablation::{Part, without};
-use super::control::{Control, Verdict, Why};
+use super::clusters::Clusters;
+use super::control::{Verdict, Why};
 use super::engine::{Block, Scored, Watch};
 use super::estimate::Softmax;
-use super::front::Front;
-use super::memo::Memo;
-use super::policy::{
-    CELL, CELLS, CHECK_EVERY, CHECK_SOON, CUT, FAILURES, GATHERED, HEAVY, KNOWN, LIFE, PAYS, REST, SEGMENT, SIGMA,
-};
-use super::tree::Tree;
+use super::policy::{CELL, CELLS, CHECK_EVERY, CHECK_SOON, CUT, GATHERED, HEAVY, KNOWN, PAYS, SEGMENT, SIGMA};
 use crate::error::reserved;
 use crate::mem::{Buf, Maker, Rows, Tensor};
+use crate::simd;
 use crate::simd::bias::ListBiases;
 use crate::simd::clustered::{EstimateEntries, MarkEntries, WeighEntries};
-use crate::simd::few::{Lies, Weights};
+use crate::simd::decode::{Lies, Weights};
 use crate::simd::gather::Gather;
 use crate::simd::tile::Span;
-use crate::simd::{self, Isa};
-
-/// Tree, entries and known keys of a head of a session.
-pub(crate) struct Clusters {
-    tree: Tree,
-    front: Front,
-    /// The length at which each known key was heavy last.
-    last: Buf<u32>,
-    room: Buf<u32>,
-    memo: Memo,
-    control: Control,
-    /// Whether rows have borne this threshold.
-    measured: bool,
-    /// Times in a row that no threshold has kept the tolerance: a row attended exactly makes keys known, with which the next may do.
-    failures: usize,
-    /// Tokens for which few rows are attended exactly.
-    rest: usize,
-    /// Why.
-    why: Why,
-    /// Tokens since many rows were attended: what these have found is of rows with known keys of their own.
-    since: usize,
-    /// Segments that the entries are of.
-    shown: usize,
-    /// Whether they are of all of them: no segment is without cells.
-    covers: bool,
-}
-
-impl Clusters {
-    /// For up to `capacity` tokens.
-    pub(crate) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize, capacity: usize) -> Self {
-        Clusters {
-            tree: Tree::made(m, dim_k, dim_v, capacity),
-            front: Front::made(m, dim_k, dim_v, capacity),
-            last: m.room(KNOWN),
-            room: m.room(KNOWN),
-            memo: Memo::default(),
-            control: Control::default(),
-            measured: false,
-            failures: 0,
-            rest: 0,
-            why: Why::Strict,
-            since: 0,
-            shown: 0,
-            covers: true,
-        }
-    }
-
-    /// The tree.
-    pub(crate) fn tree(&self) -> &Tree {
-        &self.tree
-    }
-
-    /// Builds the segments that have become complete, unseen until [`publish`](Clusters::publish).
-    pub(crate) fn build(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>) {
-        self.tree.fill(isa, keys, values, None);
-    }
-
-    /// After `tokens` more were published: of all, keys and values, `unit` the logit of a unit of a score.
-    pub(crate) fn publish(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, tokens: usize, unit: f32) {
-        self.tree.publish();
-        self.rest = self.rest.saturating_sub(tokens);
-        self.since = if self.memo.take_prompt() { 0 } else { self.since + tokens };
-        if let Some((control, failed)) = self.memo.take_control() {
-            self.control = control;
-            self.measured = failed.is_none();
-            self.failures = if failed.is_some() { self.failures + 1 } else { 0 };
-            self.why = failed.unwrap_or(self.why);
-            if self.failures == FAILURES {
-                (self.rest, self.failures) = (REST, 0);
-            }
-        }
-        let len = keys.rows() as u32;
-        let whole = self.shown != self.tree.segments();
-        for key in self.memo.take_heavy() {
-            if let Some(i) = self.front.known.iter().position(|&known| known == key) {
-                self.last[i] = len;
-            } else if !whole && self.front.learn(isa, &self.tree, keys, values, key, unit) {
-                reserved(self.last.push(len));
-            } else if whole && (key as usize) < keys.rows() && self.front.known.len() < self.front.known.capacity() {
-                reserved(self.front.known.push(key));
-                reserved(self.last.push(len));
-            }
-        }
-        if whole {
-            self.rebuild(isa, keys, values, unit);
-        }
-    }
-
-    /// Entries of all segments, less the known keys that were heavy of late.
-    fn rebuild(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, unit: f32) {
-        let len = keys.rows();
-        self.room.clear();
-        for (&key, &last) in self.front.known.iter().zip(&*self.last) {
-            if last as usize + LIFE > len {
-                reserved(self.room.push(key));
-            }
-        }
-        let apart = (0..self.tree.segments()).try_fold(0, |n, segment| Some(n + self.tree.apart_of(segment)?));
-        self.covers = apart.is_some_and(|n| n <= KNOWN / 2);
-        self.shown = self.tree.segments();
-        if !self.covers {
-            self.front.start(&self.tree, 0..0);
-            self.last.clear();
-            return;
-        }
-        self.front.start(&self.tree, 0..self.tree.segments());
-        self.front.know(isa, &self.tree, keys, values, self.room.iter().copied(), unit);
-        // Whose time cannot be told any more starts anew: half of it.
-        self.last.clear();
-        reserved(self.last.resize(self.front.known.len(), (len - len.min(LIFE / 2)) as u32));
-    }
-
-    /// Forgets what waits.
-    pub(crate) fn roll_back(&mut self) {
-        self.tree.roll_back();
-    }
-
-    /// Keeps the segments that lie whole in the first `len` tokens.
-    pub(crate) fn truncate(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, len: usize, unit: f32) {
-        self.tree.truncate(isa, keys, values, len / SEGMENT);
-        let mut n = 0;
-        for i in 0..self.front.known.len() {
-            if (self.front.known[i] as usize) < len / SEGMENT * SEGMENT {
-                self.front.known[n] = self.front.known[i];
-                self.last[n] = self.last[i].min(len as u32);
-                n += 1;
-            }
-        }
-        self.front.known.truncate(n);
-        self.last.truncate(n);
-        self.memo = Memo::default();
-        self.measured = false;
-        self.rebuild(isa, &keys.slice(0, len), &values.slice(0, len), unit);
-    }
-
-    /// Forgets everything.
-    pub(crate) fn clear(&mut self) {
-        self.tree.clear();
-        self.front.start(&self.tree, 0..0);
-        self.last.clear();
-        self.memo = Memo::default();
-        self.control = Control::default();
-        self.measured = false;
-        self.failures = 0;
-        self.rest = 0;
-        self.since = 0;
-        self.shown = 0;
-    }
-
-    /// The threshold as last found.
-    pub(crate) fn control(&self) -> Control {
-        self.control
-    }
-
-    /// Why few rows are attended exactly for now, if they are.
-    pub(super) fn rests(&self) -> Option<Why> {
-        (self.rest > 0).then_some(self.why)
-    }
-
-    /// Whether they are.
-    pub(crate) fn rest(&self) -> bool {
-        self.rest > 0
-    }
-
-    /// Notes what many rows have found: for those after the next append.
-    pub(crate) fn note(&self, control: &Control, heavy: impl Iterator<Item = u32>) {
-        if control.is_measured() {
-            self.memo.control(control, None);
-        }
-        heavy.for_each(|key| self.memo.heavy(key, CUT));
-        self.memo.prompt();
-    }
-}
 
 /// Work memory of few rows.
 pub struct FewWork {
@@ -333,9 +157,9 @@ impl Block<'_> {
         let (isa, head, n, front, memo) = (self.isa, self.head(of.first), self.n, &clusters.front, &clusters.memo);
         let rows = of.heads * n;
         let end = clusters.shown * SEGMENT;
-        few::start(isa, &head, of.heads, self.q, n, &mut work.dense);
+        decode::start(isa, &head, of.heads, self.q, n, &mut work.dense);
         if end < self.keys.rows() {
-            few::add(isa, &head, of.heads, n, Span { begin: end, end: self.keys.rows() }, None, &mut work.dense);
+            decode::add(isa, &head, of.heads, n, Span { begin: end, end: self.keys.rows() }, None, &mut work.dense);
         }
         let heavy = |ids: &[u32], first: usize, weights: &[f32], sum: f32| {
             for (&key, &weight) in ids[first..].iter().zip(weights) {
@@ -350,7 +174,7 @@ impl Block<'_> {
             let masking = self.mask_of(of, &front.known, &mut work.biases);
             let head = Head { k, v, masking: &masking, batch: 0, head: 0, ..head };
             let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| heavy(&front.known, first, weights, sum);
-            few::add(isa, &head, of.heads, n, Span { begin: 0, end: known }, Some(&mut look), &mut work.dense);
+            decode::add(isa, &head, of.heads, n, Span { begin: 0, end: known }, Some(&mut look), &mut work.dense);
         }
         self.screen_few(of, clusters, work);
         // Keys of opened cells, for all rows alike.
@@ -386,7 +210,7 @@ impl Block<'_> {
             let head = Head { k, v, masking: &masking, batch: 0, head: 0, ..head };
             let ids = &work.ids;
             let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| heavy(ids, first, weights, sum);
-            few::add(isa, &head, of.heads, n, Span { begin: 0, end: count }, Some(&mut look), &mut work.dense);
+            decode::add(isa, &head, of.heads, n, Span { begin: 0, end: count }, Some(&mut look), &mut work.dense);
             if let Some(watch) = &mut watch {
                 (0..rows).for_each(|r| watch(self.first + of.first + r / n, r % n, Scored::Keys(ids)));
             }
@@ -424,7 +248,7 @@ impl Block<'_> {
         let dense::Work { q, state, sums, sizes, .. } = dense;
         let (max, sum) = state.split_at_mut(sizes.rows);
         let lies = Lies::new(entries * (dim + front.means_and_cross().cols()) * 4 >= FAR);
-        simd::few::dots(isa, &front.mean_keys(), q, rows, scores, stride, lies);
+        simd::decode::dots(isa, &front.mean_keys(), q, rows, scores, stride, lies);
         opened.fill(0);
         let (biases, queries) = (self.biases(), self.queries(of));
         let mut alpha = [1.0; MOST];
@@ -479,14 +303,14 @@ impl Block<'_> {
         let values = front.means_and_cross();
         let values = Rows::strided(front.means_and_cross_data(), values.rows(), self.values.cols(), values.cols());
         let values = values.unwrap_or_else(|_| unreachable!("padded rows"));
-        simd::few::accumulate(isa, &values, &weights, rows, sums, sizes.value_stride, lies);
+        simd::decode::accumulate(isa, &values, &weights, rows, sums, sizes.value_stride, lies);
     }
 
     /// Writes outputs and log-sum-exps of some heads, or only finishes them where the exact ones will be written.
     fn write_few(&self, of: Together, check: bool, dense: &mut dense::Work) {
         let head = self.head(of.first);
         for r in 0..of.heads * self.n {
-            let log = few::output(self.isa, &head, r, dense);
+            let log = decode::output(self.isa, &head, r, dense);
             if check {
                 continue;
             }
@@ -508,7 +332,7 @@ impl Block<'_> {
         for r in 0..rows {
             kept[r * dim_v..][..dim_v].copy_from_slice(dense.sum(r, dim_v));
         }
-        few::start(isa, &head, of.heads, self.q, n, dense);
+        decode::start(isa, &head, of.heads, self.q, n, dense);
         let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| {
             for (key, &weight) in (first as u32..).zip(weights) {
                 if weight >= CUT * sum {
@@ -516,7 +340,7 @@ impl Block<'_> {
                 }
             }
         };
-        few::add(isa, &head, of.heads, n, Span { begin: 0, end: self.keys.rows() }, Some(&mut look), dense);
+        decode::add(isa, &head, of.heads, n, Span { begin: 0, end: self.keys.rows() }, Some(&mut look), dense);
         self.write_few(of, false, dense);
         for r in 0..rows {
             let (have, want) = (&kept[r * dim_v..][..dim_v], dense.sum(r, dim_v));
@@ -531,7 +355,7 @@ impl Block<'_> {
         let most = (MOST / self.n).max(1);
         for h in (0..self.group).step_by(most) {
             let heads = (self.group - h).min(most);
-            let pairs = few::attend_group(self.isa, &self.head(h), heads, self.q, self.out, self.lse, work);
+            let pairs = decode::attend_group(self.isa, &self.head(h), heads, self.q, self.out, self.lse, work);
             stats.add_exact(pairs);
         }
         let queries = (self.n * self.group) as u64;
