@@ -62,10 +62,31 @@ pub unsafe extern "C" fn ice_index_save(
     needed: *mut usize,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe {
-        let index = &shared(index)?.inner;
-        save(buf, cap, needed, index.save_len(), |out| index.save(out))
-    })
+    unsafe { ice_index_save_err(index, buf, cap, needed, core::ptr::null_mut()) }
+}
+
+/// As ice_index_save, with a report.
+///
+/// Errors: as ice_index_save; the message says what is needed and what there is.
+/// Threads: shared. Allocates: never. Cost: as ice_index_save. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_save_err(
+    index: *const ice_index,
+    buf: *mut c_void,
+    cap: usize,
+    needed: *mut usize,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_index_save_err", err, || {
+            let index = &shared(index)?.inner;
+            save(buf, cap, needed, index.save_len(), |out| index.save(out))
+        })
+    }
 }
 
 /// What takes saved bytes: returns how many of `bytes` bytes, at most 1024, it took.
