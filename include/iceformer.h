@@ -725,6 +725,15 @@ void ice_index_free(ice_index *index);
 /// Pointers are valid as described.
 ice_status ice_index_reserve(ice_index *index, size_t capacity);
 
+/// As ice_index_reserve, with a report.
+///
+/// Errors: as ice_index_reserve; the message says what is needed and what there is.
+/// Threads: exclusive. Allocates: may. Cost: as ice_index_reserve. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_index_reserve_err(ice_index *index, size_t capacity, ice_error *err);
+
 /// Inserts `n` keys, all or none.
 ///
 /// Shapes: keys [n, dim] packed f32; ids [n].
@@ -757,6 +766,15 @@ ice_status ice_index_insert(ice_index *index,
 /// Pointers are valid as described.
 ice_status ice_index_remove(ice_index *index, const uint64_t *ids, size_t n, size_t *removed);
 
+/// As ice_index_remove, with a report.
+///
+/// Errors: as ice_index_remove; the message names the id.
+/// Threads: exclusive. Allocates: never. Cost: as ice_index_remove. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_index_remove_err(ice_index *index, const uint64_t *ids, size_t n, size_t *removed, ice_error *err);
+
 /// Removes every key and keeps the memory; automatic ids start at 0 again.
 ///
 /// Threads: exclusive. Allocates: never. Cost: O(capacity). Since 0.1.
@@ -764,6 +782,15 @@ ice_status ice_index_remove(ice_index *index, const uint64_t *ids, size_t n, siz
 /// # Safety
 /// Pointers are valid as described.
 ice_status ice_index_clear(ice_index *index);
+
+/// As ice_index_clear, with a report.
+///
+/// Errors: none but of the handle: ICE_ERR_NULL, ICE_ERR_STATE (freed or broken).
+/// Threads: exclusive. Allocates: never. Cost: as ice_index_clear. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_index_clear_err(ice_index *index, ice_error *err);
 
 /// Fits the directions of the cells to the keys and to sample queries, and measures on these queries, from now on, what
 /// small batches take to reach a recall. Sorted lists keep their random directions.
@@ -787,6 +814,15 @@ ice_status ice_index_clear(ice_index *index);
 ice_status ice_index_fit(ice_index *index,
                          const float *sample_queries,
                          size_t n);
+
+/// As ice_index_fit, with a report.
+///
+/// Errors: as ice_index_fit; the message names the row.
+/// Threads: exclusive. Allocates: as ice_index_fit. Cost: as ice_index_fit. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_index_fit_err(ice_index *index, const float *sample_queries, size_t n, ice_error *err);
 
 /// Keys in the index; 0 for NULL.
 ///
@@ -1027,6 +1063,15 @@ void ice_scratch_free(ice_scratch *scratch);
 /// # Safety
 /// Pointers are valid as described.
 ice_status ice_index_save(const ice_index *index, void *buf, size_t cap, size_t *needed);
+
+/// As ice_index_save, with a report.
+///
+/// Errors: as ice_index_save; the message says what is needed and what there is.
+/// Threads: shared. Allocates: never. Cost: as ice_index_save. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+ice_status ice_index_save_err(const ice_index *index, void *buf, size_t cap, size_t *needed, ice_error *err);
 
 /// Writes the index through a function of the caller, so that no second copy of it is needed: the bytes of ice_index_save.
 ///

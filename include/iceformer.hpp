@@ -374,7 +374,9 @@ public:
     return m;
   }
 
-  expected<void> try_reserve(std::size_t keys) { return detail::plain(ice_index_reserve(get(), keys)); }
+  expected<void> try_reserve(std::size_t keys) {
+    return detail::call([&](auto *e) { return ice_index_reserve_err(get(), keys, e); });
+  }
   /// keys [n, dim]; the next unused ids are taken.
   expected<void> try_insert(span<const float> keys) {
     auto n = detail::rows(keys.size(), dim(), "keys: their number of elements is no multiple of dim");
@@ -391,7 +393,7 @@ public:
   }
   /// Every id must be there, or nothing is removed.
   expected<void> try_remove(span<const std::uint64_t> ids) {
-    return detail::plain(ice_index_remove(get(), ids.data(), ids.size(), nullptr));
+    return detail::call([&](auto *e) { return ice_index_remove_err(get(), ids.data(), ids.size(), nullptr, e); });
   }
   /// Removes those that are there and counts them.
   expected<std::size_t> try_remove_present(span<const std::uint64_t> ids) {
@@ -399,12 +401,14 @@ public:
     if (ice_status s = ice_index_remove(get(), ids.data(), ids.size(), &removed); s != ICE_OK) return failure(s);
     return removed;
   }
-  expected<void> try_clear() { return detail::plain(ice_index_clear(get())); }
+  expected<void> try_clear() {
+    return detail::call([&](auto *e) { return ice_index_clear_err(get(), e); });
+  }
   /// queries [n, dim], n at least 128, or none: the keys alone.
   expected<void> try_fit(span<const float> queries) {
     auto n = detail::rows(queries.size(), dim(), "queries: their number of elements is no multiple of dim");
     if (!n) return n.error();
-    return detail::plain(ice_index_fit(get(), queries.data(), *n));
+    return detail::call([&](auto *e) { return ice_index_fit_err(get(), queries.data(), *n, e); });
   }
 
   /// out [n, k], counts nullable or [n]; allocates nothing with a scratch.

@@ -191,7 +191,24 @@ pub unsafe extern "C" fn ice_index_free(index: *mut ice_index) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ice_index_reserve(index: *mut ice_index, capacity: usize) -> ice_status {
     // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe { exclusive(index)?.reserve(capacity) })
+    unsafe { ice_index_reserve_err(index, capacity, core::ptr::null_mut()) }
+}
+
+/// As ice_index_reserve, with a report.
+///
+/// Errors: as ice_index_reserve; the message says what is needed and what there is.
+/// Threads: exclusive. Allocates: may. Cost: as ice_index_reserve. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_reserve_err(
+    index: *mut ice_index,
+    capacity: usize,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe { guard::call("ice_index_reserve_err", err, || exclusive(index)?.reserve(capacity)) }
 }
 
 /// Inserts `n` keys, all or none.
@@ -256,17 +273,38 @@ pub unsafe extern "C" fn ice_index_remove(
     removed: *mut usize,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe {
-        let mut index = exclusive(index)?;
-        let ids = cast::array(ids, n, "ids")?;
-        match cast::nullable_output(removed, "removed")? {
-            None => index.remove(ids),
-            Some(out) => {
-                out.write(index.remove_present(ids));
-                Ok(())
+    unsafe { ice_index_remove_err(index, ids, n, removed, core::ptr::null_mut()) }
+}
+
+/// As ice_index_remove, with a report.
+///
+/// Errors: as ice_index_remove; the message names the id.
+/// Threads: exclusive. Allocates: never. Cost: as ice_index_remove. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_remove_err(
+    index: *mut ice_index,
+    ids: *const u64,
+    n: usize,
+    removed: *mut usize,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_index_remove_err", err, || {
+            let mut index = exclusive(index)?;
+            let ids = cast::array(ids, n, "ids")?;
+            match cast::nullable_output(removed, "removed")? {
+                None => index.remove(ids),
+                Some(out) => {
+                    out.write(index.remove_present(ids));
+                    Ok(())
+                }
             }
-        }
-    })
+        })
+    }
 }
 
 /// Removes every key and keeps the memory; automatic ids start at 0 again.
@@ -278,10 +316,25 @@ pub unsafe extern "C" fn ice_index_remove(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ice_index_clear(index: *mut ice_index) -> ice_status {
     // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe {
-        exclusive(index)?.clear();
-        Ok(())
-    })
+    unsafe { ice_index_clear_err(index, core::ptr::null_mut()) }
+}
+
+/// As ice_index_clear, with a report.
+///
+/// Errors: none but of the handle: ICE_ERR_NULL, ICE_ERR_STATE (freed or broken).
+/// Threads: exclusive. Allocates: never. Cost: as ice_index_clear. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_clear_err(index: *mut ice_index, err: *mut ice_error) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_index_clear_err", err, || {
+            exclusive(index)?.clear();
+            Ok(())
+        })
+    }
 }
 
 /// Fits the directions of the cells to the keys and to sample queries, and measures on these queries, from now on, what
@@ -306,11 +359,31 @@ pub unsafe extern "C" fn ice_index_clear(index: *mut ice_index) -> ice_status {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ice_index_fit(index: *mut ice_index, sample_queries: *const f32, n: usize) -> ice_status {
     // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe {
-        let mut index = exclusive(index)?;
-        let sample = packed_rows(sample_queries, n, index.dim(), "sample_queries")?;
-        index.fit((n > 0).then_some(sample))
-    })
+    unsafe { ice_index_fit_err(index, sample_queries, n, core::ptr::null_mut()) }
+}
+
+/// As ice_index_fit, with a report.
+///
+/// Errors: as ice_index_fit; the message names the row.
+/// Threads: exclusive. Allocates: as ice_index_fit. Cost: as ice_index_fit. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_fit_err(
+    index: *mut ice_index,
+    sample_queries: *const f32,
+    n: usize,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe {
+        guard::call("ice_index_fit_err", err, || {
+            let mut index = exclusive(index)?;
+            let sample = packed_rows(sample_queries, n, index.dim(), "sample_queries")?;
+            index.fit((n > 0).then_some(sample))
+        })
+    }
 }
 
 /// Keys in the index; 0 for NULL.

@@ -195,7 +195,26 @@ pub unsafe extern "C" fn ice_index_save(
     needed: *mut usize,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe { save(index, buf, cap, needed) })
+    unsafe { ice_index_save_err(index, buf, cap, needed, core::ptr::null_mut()) }
+}
+
+/// As ice_index_save, with a report.
+///
+/// Errors: as ice_index_save; the message says what is needed and what there is.
+/// Threads: shared. Allocates: never. Cost: as ice_index_save. Since 0.2.
+///
+/// # Safety
+/// Pointers are valid as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ice_index_save_err(
+    index: *const ice_index,
+    buf: *mut c_void,
+    cap: usize,
+    needed: *mut usize,
+    err: *mut ice_error,
+) -> ice_status {
+    // SAFETY: passed on by the caller.
+    unsafe { guard::call("ice_index_save_err", err, || save(index, buf, cap, needed)) }
 }
 
 /// Writes the index through a function of the caller, so that no second copy of it is needed: the bytes of ice_index_save.

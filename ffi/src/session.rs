@@ -326,7 +326,7 @@ pub unsafe extern "C" fn ice_session_append(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ice_session_commit(session: *mut ice_session) -> ice_status {
     // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe { exclusive(session, Session::commit) })
+    unsafe { ice_session_commit_err(session, core::ptr::null_mut()) }
 }
 
 /// As ice_session_commit, with a report.
@@ -463,7 +463,7 @@ pub unsafe extern "C" fn ice_session_work_required(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ice_session_truncate(session: *mut ice_session, len: usize) -> ice_status {
     // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe { exclusive(session, |s| s.truncate(len)) })
+    unsafe { ice_session_truncate_err(session, len, core::ptr::null_mut()) }
 }
 
 /// As ice_session_truncate, with a report.
@@ -494,7 +494,7 @@ pub unsafe extern "C" fn ice_session_truncate_err(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ice_session_remove_range(session: *mut ice_session, begin: usize, end: usize) -> ice_status {
     // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe { exclusive(session, |s| s.remove_range(begin, end)) })
+    unsafe { ice_session_remove_range_err(session, begin, end, core::ptr::null_mut()) }
 }
 
 /// As ice_session_remove_range, with a report.
@@ -524,12 +524,7 @@ pub unsafe extern "C" fn ice_session_remove_range_err(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ice_session_reset(session: *mut ice_session) -> ice_status {
     // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe {
-        exclusive(session, |s| {
-            s.reset();
-            Ok(())
-        })
-    })
+    unsafe { ice_session_reset_err(session, core::ptr::null_mut()) }
 }
 
 /// As ice_session_reset, with a report.

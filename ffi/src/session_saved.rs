@@ -53,7 +53,7 @@ pub unsafe extern "C" fn ice_session_save(
     needed: *mut usize,
 ) -> ice_status {
     // SAFETY: passed on by the caller.
-    guard::plain(|| unsafe { save(session, buf, cap, needed) })
+    unsafe { ice_session_save_err(session, buf, cap, needed, core::ptr::null_mut()) }
 }
 
 /// As ice_session_save, with a report.

@@ -172,6 +172,22 @@ fn index() {
             assert_eq!(needed, if s == ICE_OK && n != 1 { len } else { UNTOUCHED });
             s
         }),
+        case("ice_index_reserve_err", &["index"], 0, |n, e| unsafe { ice_index_reserve_err(m(n, 0, ix), 10, e) }),
+        case("ice_index_remove_err", &["index", "ids"], 1, |n, e| unsafe {
+            let mut removed = UNTOUCHED;
+            ice_index_insert(ix, keys.as_ptr(), 1, ids.as_ptr(), null_mut());
+            let s = ice_index_remove_err(m(n, 0, ix), c(n, 1, ids.as_ptr()), 1, m(n, 2, &mut removed), e);
+            assert_eq!(removed, if s == ICE_OK && n != 2 { 1 } else { UNTOUCHED });
+            ice_index_remove(ix, ids.as_ptr(), 1, &mut removed);
+            s
+        }),
+        case("ice_index_fit_err", &["index"], 0, |n, e| unsafe { ice_index_fit_err(m(n, 0, ix), null(), 0, e) }),
+        case("ice_index_save_err", &["index"], 1, |n, e| unsafe {
+            let (mut copy, mut needed) = (vec![0u8; len], UNTOUCHED);
+            let s = ice_index_save_err(c(n, 0, ix), copy.as_mut_ptr().cast(), len, m(n, 1, &mut needed), e);
+            assert_eq!(needed, if s == ICE_OK && n != 1 { len } else { UNTOUCHED });
+            s
+        }),
         case("ice_index_save_to", &["index", "write"], 1, |n, e| unsafe {
             let mut all = Pieces::default();
             let write = if n == 1 { None } else { Some(put as Put) };

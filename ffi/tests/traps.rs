@@ -237,3 +237,38 @@ fn exclusive_calls_report() {
     assert_eq!(unsafe { ice_session_len(s) }, 0);
     unsafe { ice_session_free(s) };
 }
+
+#[test]
+fn exclusive_calls_of_an_index_report() {
+    const KEYS: usize = 3;
+    let mut o: ice_index_options = made(|p| unsafe { ice_index_options_init(p, DIM as u32) });
+    (o.capacity, o.flags, o.engine) = (KEYS, ICE_INDEX_FIXED_CAPACITY, ICE_ENGINE_CELLS);
+    let mut ix = null_mut();
+    ok(|e| unsafe { ice_index_new(&o, &mut ix, e) });
+    let keys = numbers(KEYS * DIM, 3);
+    ok(|e| unsafe { ice_index_insert(ix, keys.as_ptr(), KEYS, null(), e) });
+    refused(ICE_ERR_CAPACITY, &["ice_index_reserve_err: ", "(need 4, have 3)"], |e| unsafe {
+        ice_index_reserve_err(ix, KEYS + 1, e)
+    });
+    refused(ICE_ERR_NOT_FOUND, &["ice_index_remove_err: ids: ", "(id 9)"], |e| unsafe {
+        ice_index_remove_err(ix, [0u64, 9].as_ptr(), 2, null_mut(), e)
+    });
+    refused(ICE_ERR_ARGUMENT, &["ice_index_fit_err: "], |e| unsafe { ice_index_fit_err(ix, keys.as_ptr(), 1, e) });
+    let mut small = [0u8; 10];
+    refused(ICE_ERR_BUFFER, &["ice_index_save_err: buf: ", "have 10)"], |e| unsafe {
+        ice_index_save_err(ix, small.as_mut_ptr().cast(), 10, null_mut(), e)
+    });
+    refused(ICE_ERR_NULL, &["ice_index_clear_err: "], |e| unsafe { ice_index_clear_err(null_mut(), e) });
+    assert_eq!(unsafe { ice_index_len(ix) }, KEYS);
+    ok(|e| unsafe { ice_index_reserve_err(ix, KEYS, e) });
+    ok(|e| unsafe { ice_index_remove_err(ix, [1u64].as_ptr(), 1, null_mut(), e) });
+    assert_eq!(unsafe { ice_index_len(ix) }, KEYS - 1);
+    let mut needed = 0;
+    ok(|e| unsafe { ice_index_save_err(ix, null_mut(), 0, &mut needed, e) });
+    let mut plain = 0;
+    assert_eq!((unsafe { ice_index_save(ix, null_mut(), 0, &mut plain) }, plain), (ICE_OK, needed));
+    ok(|e| unsafe { ice_index_fit_err(ix, null(), 0, e) });
+    ok(|e| unsafe { ice_index_clear_err(ix, e) });
+    assert_eq!(unsafe { ice_index_len(ix) }, 0);
+    unsafe { ice_index_free(ix) };
+}
