@@ -2,6 +2,7 @@
 #![allow(dead_code, unsafe_code)]
 
 pub mod heads;
+pub mod tokens;
 
 use iceformer_core::attention::{AttentionOptions, Mask};
 use iceformer_core::mem::{Hooks, Memory};
