@@ -62,6 +62,9 @@ pub fn switch(source: &str, file: &str, list: &[Mutant], left: &dyn Fn(usize) ->
     v.apply()
 }
 
+/// Where text goes in, in which order at one place, how much it replaces, the text, and the mutant.
+type Edit = (usize, (u8, isize), usize, String, usize);
+
 impl<'a> Visitor<'a> {
     fn offset(&self, at: LineColumn) -> usize {
         let line = self.lines[at.line - 1];
@@ -235,7 +238,7 @@ impl<'a> Visitor<'a> {
 
     fn apply(self) -> Switched {
         // Position, rank among the edits there, end in the source, text, place.
-        let mut edits: Vec<(usize, (u8, isize), usize, String, usize)> = Vec::new();
+        let mut edits: Vec<Edit> = Vec::new();
         for (i, change) in self.changes.iter().enumerate() {
             let order = i as isize;
             edits.extend(change.close.iter().map(|(at, text)| (*at, (0, -order), *at, text.clone(), i)));

@@ -2,7 +2,7 @@
 
 use super::super::stats::ExactRows;
 use super::ablation::{Part, without};
-use super::policy::{HEAVY, KEEP, LEVELS, LIGHTEST, LOOSEST, MEMORY, RELAX, START, WORST};
+use super::policy::{HEAVY, KEEP, LEVELS, LIGHTEST, LOOSEST, MEMORY, RELAX, SKIPPED, START, WORST};
 
 /// What sampled rows have said so far.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,8 @@ pub(crate) struct Control {
     rows: f32,
     /// Mean length of the outputs of the sampled rows of the last look, roughly; 0 before.
     usual: f32,
+    /// Blocks to be attended exactly without a look, and why.
+    skipped: Option<(usize, Why)>,
 }
 
 /// For which keys rows open cells.
@@ -71,14 +73,14 @@ pub(super) enum Verdict {
 
 impl Default for Control {
     fn default() -> Self {
-        Control { level: START, loosest: 0, error: 0.0, rows: 0.0, usual: 0.0 }
+        Control { level: START, loosest: 0, error: 0.0, rows: 0.0, usual: 0.0, skipped: None }
     }
 }
 
 impl Control {
     /// At a level whose mean squared relative error was this.
     pub(super) fn at(level: usize, error: f32) -> Self {
-        Control { level, loosest: 0, error, rows: 1.0, usual: 0.0 }
+        Control { level, error, rows: 1.0, ..Control::default() }
     }
 
     /// The level.
@@ -104,6 +106,19 @@ impl Control {
     /// The same, and how long outputs usually are.
     pub(super) fn opening(&self) -> Opening {
         Opening { needle: self.needle(), usual: self.usual }
+    }
+
+    /// Cells did not serve a block: the next ones are attended exactly, too.
+    pub(super) fn give_up(&mut self, why: Why) -> Why {
+        self.skipped = Some((SKIPPED, why));
+        why
+    }
+
+    /// Why the block that comes is to be attended exactly without a look, if it is.
+    pub(super) fn skips(&mut self) -> Option<Why> {
+        let (blocks, why) = self.skipped?;
+        self.skipped = (blocks > 1).then_some((blocks - 1, why));
+        Some(why)
     }
 
     /// Outputs of sampled rows were so long, on average and roughly.

@@ -162,6 +162,9 @@ impl Block<'_> {
         if !used {
             return self.exact(Why::Short, &mut work.exact, stats, watch);
         }
+        if let Some(why) = control.skips() {
+            return self.exact(why, &mut work.exact, stats, watch);
+        }
         let softmax = self.softmax();
         let seed = (self.batch * 65537 + self.first) as u64 * 0x1_0000_0001 + self.begin as u64;
         let sampled = Sampled::new(self.group, self.n, seed);
@@ -177,7 +180,7 @@ impl Block<'_> {
                 Verdict::Take => break (squares, opened),
                 Verdict::Tighten => {}
                 // The tolerance is a promise, whoever chose the mode.
-                Verdict::Fail => return self.exact(Why::Strict, &mut work.exact, stats, watch),
+                Verdict::Fail => return self.exact(control.give_up(Why::Strict), &mut work.exact, stats, watch),
             }
         };
         let queries = self.n * self.group;
@@ -190,7 +193,7 @@ impl Block<'_> {
         let opening = opened as f32 * (OPENED_COST + GATHERED_BIAS * bias) * self.n as f32 / checks;
         let cost = each * queries as f32 + self.near_pairs(work) as f32 + sampling + opening;
         if self.auto && cost > PAYS * visible as f32 {
-            return self.exact(Why::Costly, &mut work.exact, stats, watch);
+            return self.exact(control.give_up(Why::Costly), &mut work.exact, stats, watch);
         }
         squares[..sampled.checks().len()].iter().for_each(|&[error, output]| stats.measured.note(error, output));
         stats.rows += (self.n * self.group) as u64;

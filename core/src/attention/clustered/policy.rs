@@ -97,6 +97,9 @@ pub(super) const GATHERED_BIAS: f32 = 3.0;
 /// Share of the exact cost from which on a block is attended exactly.
 pub(super) const PAYS: f32 = 0.85;
 
+/// Blocks of a run that are attended exactly without a look after one that cells did not serve: looks cost up to a tenth of exact attention.
+pub(super) const SKIPPED: usize = 3;
+
 /// Segments that rows must see whole for their cells to be used.
 pub(super) const LEAST: usize = 4;
 
