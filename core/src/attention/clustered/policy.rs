@@ -70,7 +70,8 @@ pub(super) const HEAVY: f32 = 0.012;
 /// Weight of a key below which no cell is opened for it: sums of f32 would not show it.
 pub(super) const LIGHTEST: f32 = 1e-6;
 
-/// Share of the tolerance that the root mean square of the errors measured on sampled rows is to keep: they are few.
+/// Share of the tolerance that the root mean square of the errors measured on sampled rows is to keep: they are few. At 0.6 SmolLM2 and the
+/// encoder score an eighth and a third more pairs, at 1 the encoder errs by 3.8 in place of 2.9 %.
 pub(super) const KEEP: f32 = 0.8;
 
 /// Times the tolerance that no sampled row may err by. Without, p99 of nine layers of SmolLM2 is 29 in place of 7 %, at the same pairs; ice-tiny
