@@ -146,7 +146,7 @@ impl AttentionRoom {
     ) -> Result<AttentionStats> {
         let rows = over.queries.rows();
         let start = clock::now();
-        let whole = over.options.tolerance < FINEST;
+        let whole = over.options.tolerance < FINEST || over.masking.bias_hides();
         let by_cells = match over.mode {
             // The finest tolerances need every key.
             Mode::Accelerated | Mode::Auto if whole => false,

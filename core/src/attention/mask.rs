@@ -224,6 +224,20 @@ impl<'a> Masking<'a> {
         }
     }
 
+    /// Whether a bias hides some key: cells know nothing of that, and what is hidden must change nothing. O(biases).
+    pub(super) fn bias_hides(&self) -> bool {
+        let Some(t) = self.biases() else { return false };
+        let [b, h, r, _] = t.shape();
+        (0..b * h).any(|i| {
+            let rows = t.head(i / h, i % h);
+            (0..r).any(|i| match (rows.row_f32(i), rows.row_bits(i)) {
+                (Some(row), _) => row.contains(&f32::NEG_INFINITY),
+                (_, Some(bits)) => bits.contains(&0xfc00),
+                _ => false,
+            })
+        })
+    }
+
     /// Biases of all heads, if the mask has them.
     pub(super) fn biases(&self) -> Option<Tensor<'a>> {
         match self.mask {
