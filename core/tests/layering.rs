@@ -31,6 +31,7 @@ const FOLDERS: [(&str, &[&str]); 6] = [
             "tunables",
             "stats",
             "parts",
+            "store",
             "dense",
             "options",
             "problem",

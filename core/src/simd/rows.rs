@@ -75,13 +75,19 @@ pub(super) fn round_f16<S: Simd>(s: S, x: &[f32], bits: &mut [u16]) {
 /// Asks for parts `from..to` of `of` of the rows to be brought near.
 #[inline(always)]
 pub(crate) fn prefetch<S: Simd>(s: S, rows: &Rows<'_>, from: usize, to: usize, of: usize) {
-    let (n, bytes) = (rows.rows(), rows.cols() * rows.dtype().size());
+    let n = rows.rows();
     for i in n * from / of..n * to / of {
-        let p = rows.as_ptr().wrapping_add(i * rows.stride());
-        let mut b = 0;
-        while b < bytes {
-            s.prefetch(p.wrapping_add(b));
-            b += 64;
-        }
+        ask(s, rows, i);
+    }
+}
+
+/// Asks for row `i` to be brought near.
+#[inline(always)]
+pub(crate) fn ask<S: Simd>(s: S, rows: &Rows<'_>, i: usize) {
+    let (p, bytes) = (rows.as_ptr().wrapping_add(i * rows.stride()), rows.cols() * rows.dtype().size());
+    let mut b = 0;
+    while b < bytes {
+        s.prefetch(p.wrapping_add(b));
+        b += 64;
     }
 }

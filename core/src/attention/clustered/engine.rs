@@ -15,7 +15,7 @@ use super::rows::{Room, RowSet};
 use super::sample::{Heavy, Sampled};
 use super::tree::Tree;
 use crate::error::reserved;
-use crate::mem::{Buf, Maker, Rows, Tensor, TensorMut};
+use crate::mem::{Buf, Dtype, Maker, Rows, Tensor, TensorMut};
 use crate::simd::Isa;
 use crate::simd::bias::HeadBiases;
 use crate::simd::tile::{PANEL, Span};
@@ -90,7 +90,7 @@ impl Work {
             sampled: RowSet::made(m, dim_k, dim_v, sampled),
             checks: RowSet::made(m, dim_k, dim_v, checks),
             room: Room::made(m, dim_k, dim_v),
-            front: Front::made(m, dim_k, dim_v, keys),
+            front: Front::made(m, dims, keys, Dtype::F32),
             estimates: Estimates::made(m, dim_k, dim_v, entries, together),
             check_estimates: Estimates::made(m, dim_k, dim_v, entries, checks),
             heavy: Heavy::made(m, sampled),
@@ -170,7 +170,7 @@ impl Block<'_> {
         let sampled = Sampled::new(self.group, self.n, seed);
         self.sample(&sampled, softmax, work);
         let Work { front, heavy, segments, .. } = work;
-        front.start(self.tree, segments.iter().map(|&s| s as usize));
+        front.start(self.isa, self.tree, segments.iter().map(|&s| s as usize));
         front.know(self.isa, self.tree, &self.keys, &self.values, heavy.keys(), softmax.unit());
         let visible = self.visible_pairs();
         let (squares, opened) = loop {

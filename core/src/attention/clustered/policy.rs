@@ -120,8 +120,8 @@ pub(super) const CHECK_SOON: [usize; 3] = [0, 4, 24];
 /// Heavy keys that a session's few rows find between two appends: of those that share a place the heaviest is kept.
 pub(super) const PLACES: usize = 512;
 
-/// Keys of opened cells that are gathered at once for few rows.
-pub(super) const GATHERED: usize = 512;
+/// Keys of opened cells that are gathered at once for few rows: a block of exact attention.
+pub(super) const GATHERED: usize = 128;
 
 /// Times in a row that no threshold keeps the tolerance of a session's few rows before they are attended exactly for a while. At the first
 /// failure two layers of SmolLM2 at 32,768 tokens would decode 1.2 times as fast as exact attention.
