@@ -17,7 +17,7 @@ use super::tree::Tree;
 use crate::error::reserved;
 use crate::mem::{Buf, Maker, Rows, Tensor, TensorMut};
 use crate::simd::Isa;
-use crate::simd::bias::HeadBiases;
+use crate::simd::bias::{Extent, HeadBiases};
 use crate::simd::tile::{PANEL, Span};
 use core::ops::Range;
 
@@ -59,6 +59,9 @@ pub struct Work {
     /// Segments that all rows of a block see whole, and runs of keys outside of them.
     segments: Buf<u32>,
     ranges: Buf<Span>,
+    /// All but segments that biases hide from every row, and how many these are.
+    shown: Buf<Span>,
+    hidden: usize,
     row: Buf<f32>,
 }
 
@@ -96,6 +99,8 @@ impl Work {
             heavy: Heavy::made(m, sampled),
             segments: m.room(keys / SEGMENT),
             ranges: m.room(keys / SEGMENT + 1),
+            shown: m.room(keys / SEGMENT + 1),
+            hidden: 0,
             row: m.filled(dim_v, 0.0),
         }
     }
@@ -158,12 +163,13 @@ impl Block<'_> {
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
     ) {
-        let used = self.n > Sampled::count(self.group, self.n) && self.find_segments(work) >= LEAST;
-        if !used {
-            return self.exact(Why::Short, &mut work.exact, stats, watch);
-        }
-        if let Some(why) = control.skips() {
+        let few = self.n <= Sampled::count(self.group, self.n);
+        // Before biases are read.
+        if let Some(why) = control.skips().filter(|_| !few) {
             return self.exact(why, &mut work.exact, stats, watch);
+        }
+        if few || self.find_segments(work) < LEAST {
+            return self.exact(Why::Short, &mut work.exact, stats, watch);
         }
         let softmax = self.softmax();
         let seed = (self.batch * 65537 + self.first) as u64 * 0x1_0000_0001 + self.begin as u64;
@@ -214,9 +220,17 @@ impl Block<'_> {
         each.sum::<u64>() * self.group as u64
     }
 
-    /// Those of them outside of segments whose cells are used.
+    /// Those of them outside of segments whose cells are used, or which are hidden.
     fn near_pairs(&self, work: &Work) -> u64 {
-        self.visible_pairs() - (work.segments.len() * SEGMENT * self.n * self.group) as u64
+        self.visible_pairs() - ((work.segments.len() + work.hidden) * SEGMENT * self.n * self.group) as u64
+    }
+
+    /// Smallest and largest bias that rows have for the keys of a segment, [`Extent`]; 0 without biases.
+    pub(super) fn biases_for(&self, first: usize) -> [f32; 2] {
+        let rows = self.begin..self.begin + self.n;
+        let of = self.masking.biases_of(self.batch, self.first..self.first + self.group);
+        let extents = of.map(|biases| self.isa.run(Extent { biases, rows: rows.clone(), first }));
+        extents.reduce(|a, b| [a[0].min(b[0]), a[1].max(b[1])]).unwrap_or_default()
     }
 
     /// Notes the segments that all rows see whole, and what is between them. Returns how many there are.
@@ -231,29 +245,42 @@ impl Block<'_> {
         let keep = self.masking.keep(self.batch);
         work.segments.clear();
         work.ranges.clear();
-        let (mut at, mut aside) = (0, 0);
+        work.shown.clear();
+        work.hidden = 0;
+        let (mut at, mut shown, mut aside) = (0, 0, 0);
+        let to = |spans: &mut Buf<Span>, begin: usize, end: usize| {
+            if begin < end {
+                reserved(spans.push(Span { begin, end }));
+            }
+        };
         for segment in 0..self.tree.segments() {
             let [low, high] = self.tree.range(segment);
             let ids = self.tree.ids(segment);
-            let Some(apart) = self.tree.apart_of(segment).filter(|n| aside + n <= KNOWN / 2) else { continue };
-            if low >= first && high < end && keep.is_none_or(|keep| ids.iter().all(|&id| keep[id as usize] != 0)) {
+            if low < first || high >= end || keep.is_some_and(|keep| ids.iter().any(|&id| keep[id as usize] == 0)) {
+                continue;
+            }
+            let [least, most] = self.biases_for(low);
+            if most == f32::NEG_INFINITY {
+                to(&mut work.shown, shown, low);
+                shown = high + 1;
+                work.hidden += 1;
+            } else {
+                let apart = self.tree.apart_of(segment).filter(|n| least > f32::NEG_INFINITY && aside + n <= KNOWN / 2);
+                let Some(apart) = apart else { continue };
                 reserved(work.segments.push(segment as u32));
                 aside += apart;
-                if at < low {
-                    reserved(work.ranges.push(Span { begin: at, end: low }));
-                }
-                at = at.max(high + 1);
             }
+            to(&mut work.ranges, at, low);
+            at = at.max(high + 1);
         }
-        if at < self.keys.rows() {
-            reserved(work.ranges.push(Span { begin: at, end: self.keys.rows() }));
-        }
+        to(&mut work.ranges, at, self.keys.rows());
+        to(&mut work.shown, shown, self.keys.rows());
         work.segments.len()
     }
 
     /// Attends the sampled rows exactly, of all heads together: outputs into the sums of `sampled`, heavy keys noted.
     fn sample(&self, sampled: &Sampled, softmax: Softmax, work: &mut Work) {
-        let Work { sampled: set, room, heavy, .. } = work;
+        let Work { sampled: set, room, heavy, shown, .. } = work;
         set.n = 0;
         for h in 0..self.group {
             let q = self.q.head(self.batch, self.first + h);
@@ -273,8 +300,9 @@ impl Block<'_> {
                 }
             }
         };
-        let range = Span { begin: 0, end: self.keys.rows() };
-        set.attend(self.isa, &self.head(0), range, None, self.biases(), room, Some(&mut look));
+        for &range in shown.iter() {
+            set.attend(self.isa, &self.head(0), range, None, self.biases(), room, Some(&mut look));
+        }
         for r in 0..n {
             set.finish(self.isa, r);
         }
@@ -339,7 +367,9 @@ impl Block<'_> {
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
     ) {
-        let Work { exact: dense, rows: set, sampled: exact, room, front, estimates, ranges, segments, row, .. } = work;
+        let Work {
+            exact: dense, rows: set, sampled: exact, room, front, estimates, ranges, segments, hidden, row, ..
+        } = work;
         set.n = 0;
         let seen = |i: usize| self.masking.visible(self.batch, i);
         for h in heads.clone() {
@@ -372,9 +402,10 @@ impl Block<'_> {
                 self.one_exactly(h, i, dense, stats);
             }
         }
-        let (far, known) = ((segments.len() * SEGMENT) as u64, front.known.len() as u64);
+        let [far, hidden] = [segments.len(), *hidden].map(|n| (n * SEGMENT) as u64);
+        let known = front.known.len() as u64;
         let (n, count) = (self.n as u64, heads.len() as u64);
-        stats.pairs += self.visible_near(far) * count;
+        stats.pairs += (self.visible_pairs() / self.group as u64 - (far + hidden) * n) * count;
         stats.pairs += (count * (known * n + sampled.all().len() as u64 * far) + opened).min(count * far * n);
         stats.cells_opened += opened / CELL as u64;
         stats.known += known * n * count;
@@ -401,10 +432,6 @@ impl Block<'_> {
         let lse = lse.as_mut().and_then(|r| r.as_slice());
         exact::attend(self.isa, &head, self.begin + i, 1, &mut out, lse, work);
         Why::Strict.count(1, &mut stats.exact_rows);
-    }
-
-    fn visible_near(&self, far: u64) -> u64 {
-        self.visible_pairs() / self.group as u64 - far * self.n as u64
     }
 
     /// Rows that no cells serve.
