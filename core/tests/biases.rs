@@ -213,6 +213,9 @@ fn a_causal_bias_is_a_causal_mask() {
     let heads = Heads::new(1, 2, 2, rows, keys, [40, 24], 0.3);
     let bias: Vec<f32> = (0..rows * keys).map(|at| if at % keys > at / keys { HIDDEN } else { 0.0 }).collect();
     let mask = Mask::Additive(Tensor::new(&bias, [1, 1, rows, keys]).unwrap());
+    let [(want, want_lse, _), (have, lse, _)] =
+        [Mask::Causal { q_pos0: 0 }, mask].map(|mask| heads.run(mask, mode(Mode::Exact, 0.0)));
+    assert!(distance(&have, &want) < 1e-6 && near(&lse, &want_lse, 1e-5), "{}", distance(&have, &want));
     let (want, want_lse, structural) = heads.run(Mask::Causal { q_pos0: 0 }, mode(Mode::Accelerated, 0.1));
     let (have, lse, stats) = heads.run(mask, mode(Mode::Accelerated, 0.1));
     assert_eq!(stats.exact_rows, structural.exact_rows);

@@ -80,6 +80,21 @@ pub(crate) fn add_biases<S: Simd>(
     }
 }
 
+/// Whether biases hide keys `first..first + n` from all of these rows.
+#[inline(always)]
+pub(crate) fn hides_all<S: Simd>(s: S, bias: &Rows<'_>, mut of: Range<usize>, first: usize, n: usize) -> bool {
+    let mut wide = [0.0; BIAS];
+    // Of causal rows the last sees most, and the first keys: that is soon found.
+    of.rfind(|&row| {
+        (0..n).step_by(BIAS).any(|j| {
+            let wide = &mut wide[..(n - j).min(BIAS)];
+            rows::widen_part(s, bias, row, first + j, wide);
+            kernels::max(s, wide) > f32::NEG_INFINITY
+        })
+    })
+    .is_none()
+}
+
 /// Biases of the heads of a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadBiases<'a> {

@@ -59,8 +59,7 @@ pub struct Work {
     /// Segments that all rows of a block see whole, and runs of keys outside of them.
     segments: Buf<u32>,
     ranges: Buf<Span>,
-    /// All but segments that biases hide from every row, and how many these are.
-    shown: Buf<Span>,
+    /// Segments that biases hide from all rows.
     hidden: usize,
     row: Buf<f32>,
 }
@@ -99,7 +98,6 @@ impl Work {
             heavy: Heavy::made(m, sampled),
             segments: m.room(keys / SEGMENT),
             ranges: m.room(keys / SEGMENT + 1),
-            shown: m.room(keys / SEGMENT + 1),
             hidden: 0,
             row: m.filled(dim_v, 0.0),
         }
@@ -179,28 +177,21 @@ impl Block<'_> {
         front.start(self.tree, segments.iter().map(|&s| s as usize));
         front.know(self.isa, self.tree, &self.keys, &self.values, heavy.keys(), softmax.unit());
         let visible = self.visible_pairs();
-        let (squares, opened) = loop {
+        let squares = loop {
             let (squares, opened) = self.check(&sampled, softmax, control.opening(), work);
+            // Tighter thresholds cost more.
+            let exact = self.pairs_without(work.hidden);
+            if self.auto && self.cost(&sampled, opened, work) > PAYS * exact as f32 {
+                return self.exact(control.give_up(Why::Costly), &mut work.exact, stats, watch);
+            }
             control.note_length(work.check_estimates.length());
             match control.judge(&squares[..sampled.checks().len()], self.tolerance) {
-                Verdict::Take => break (squares, opened),
+                Verdict::Take => break squares,
                 Verdict::Tighten => {}
                 // The tolerance is a promise, whoever chose the mode.
                 Verdict::Fail => return self.exact(control.give_up(Why::Strict), &mut work.exact, stats, watch),
             }
         };
-        let queries = self.n * self.group;
-        let checks = sampled.checks().len() as f32;
-        let elements = (self.keys.cols() + self.values.cols()) as f32;
-        let bias = self.biases().map_or(0.0, |_| BIAS_COST / elements);
-        let entry = ENTRY_COST + CELL as f32 * bias;
-        let each = work.front.entries() as f32 * entry + work.front.known.len() as f32;
-        let sampling = (sampled.all().len() * self.group * work.segments.len() * SEGMENT) as f32;
-        let opening = opened as f32 * (OPENED_COST + GATHERED_BIAS * bias) * self.n as f32 / checks;
-        let cost = each * queries as f32 + self.near_pairs(work) as f32 + sampling + opening;
-        if self.auto && cost > PAYS * visible as f32 {
-            return self.exact(control.give_up(Why::Costly), &mut work.exact, stats, watch);
-        }
         squares[..sampled.checks().len()].iter().for_each(|&[error, output]| stats.measured.note(error, output));
         stats.rows += (self.n * self.group) as u64;
         stats.pairs_dense += visible;
@@ -213,6 +204,20 @@ impl Block<'_> {
         control.relax(self.tolerance);
     }
 
+    /// What the block costs by cells, in pairs of exact attention, where measured rows open so many pairs.
+    fn cost(&self, sampled: &Sampled, opened: u64, work: &Work) -> f32 {
+        let queries = (self.n * self.group) as f32;
+        let elements = (self.keys.cols() + self.values.cols()) as f32;
+        let bias = self.biases().map_or(0.0, |_| BIAS_COST / elements);
+        let entry = ENTRY_COST + CELL as f32 * bias;
+        let each = work.front.entries() as f32 * entry + work.front.known.len() as f32;
+        let sampling = (sampled.all().len() * self.group * work.segments.len() * SEGMENT) as f32;
+        let checks = sampled.checks().len() as f32;
+        let opening = opened as f32 * (OPENED_COST + GATHERED_BIAS * bias) * self.n as f32 / checks;
+        let near = self.pairs_without(work.segments.len() + work.hidden) as f32;
+        each * queries + near + sampling + opening
+    }
+
     /// Pairs that rows see.
     pub(super) fn visible_pairs(&self) -> u64 {
         let each = (0..self.n)
@@ -220,9 +225,9 @@ impl Block<'_> {
         each.sum::<u64>() * self.group as u64
     }
 
-    /// Those of them outside of segments whose cells are used, or which are hidden.
-    fn near_pairs(&self, work: &Work) -> u64 {
-        self.visible_pairs() - ((work.segments.len() + work.hidden) * SEGMENT * self.n * self.group) as u64
+    /// Those of them outside of so many segments.
+    fn pairs_without(&self, segments: usize) -> u64 {
+        self.visible_pairs() - (segments * SEGMENT * self.n * self.group) as u64
     }
 
     /// Smallest and largest bias that rows have for the keys of a segment, [`Extent`]; 0 without biases.
@@ -245,14 +250,8 @@ impl Block<'_> {
         let keep = self.masking.keep(self.batch);
         work.segments.clear();
         work.ranges.clear();
-        work.shown.clear();
         work.hidden = 0;
-        let (mut at, mut shown, mut aside) = (0, 0, 0);
-        let to = |spans: &mut Buf<Span>, begin: usize, end: usize| {
-            if begin < end {
-                reserved(spans.push(Span { begin, end }));
-            }
-        };
+        let (mut at, mut aside) = (0, 0);
         for segment in 0..self.tree.segments() {
             let [low, high] = self.tree.range(segment);
             let ids = self.tree.ids(segment);
@@ -261,8 +260,6 @@ impl Block<'_> {
             }
             let [least, most] = self.biases_for(low);
             if most == f32::NEG_INFINITY {
-                to(&mut work.shown, shown, low);
-                shown = high + 1;
                 work.hidden += 1;
             } else {
                 let apart = self.tree.apart_of(segment).filter(|n| least > f32::NEG_INFINITY && aside + n <= KNOWN / 2);
@@ -270,17 +267,20 @@ impl Block<'_> {
                 reserved(work.segments.push(segment as u32));
                 aside += apart;
             }
-            to(&mut work.ranges, at, low);
+            if at < low {
+                reserved(work.ranges.push(Span { begin: at, end: low }));
+            }
             at = at.max(high + 1);
         }
-        to(&mut work.ranges, at, self.keys.rows());
-        to(&mut work.shown, shown, self.keys.rows());
+        if at < self.keys.rows() {
+            reserved(work.ranges.push(Span { begin: at, end: self.keys.rows() }));
+        }
         work.segments.len()
     }
 
     /// Attends the sampled rows exactly, of all heads together: outputs into the sums of `sampled`, heavy keys noted.
     fn sample(&self, sampled: &Sampled, softmax: Softmax, work: &mut Work) {
-        let Work { sampled: set, room, heavy, shown, .. } = work;
+        let Work { sampled: set, room, heavy, .. } = work;
         set.n = 0;
         for h in 0..self.group {
             let q = self.q.head(self.batch, self.first + h);
@@ -300,9 +300,8 @@ impl Block<'_> {
                 }
             }
         };
-        for &range in shown.iter() {
-            set.attend(self.isa, &self.head(0), range, None, self.biases(), room, Some(&mut look));
-        }
+        let range = Span { begin: 0, end: self.keys.rows() };
+        set.attend(self.isa, &self.head(0), range, None, self.biases(), room, Some(&mut look));
         for r in 0..n {
             set.finish(self.isa, r);
         }
@@ -402,10 +401,9 @@ impl Block<'_> {
                 self.one_exactly(h, i, dense, stats);
             }
         }
-        let [far, hidden] = [segments.len(), *hidden].map(|n| (n * SEGMENT) as u64);
-        let known = front.known.len() as u64;
+        let (far, known) = ((segments.len() * SEGMENT) as u64, front.known.len() as u64);
         let (n, count) = (self.n as u64, heads.len() as u64);
-        stats.pairs += (self.visible_pairs() / self.group as u64 - (far + hidden) * n) * count;
+        stats.pairs += self.pairs_without(segments.len() + *hidden) / self.group as u64 * count;
         stats.pairs += (count * (known * n + sampled.all().len() as u64 * far) + opened).min(count * far * n);
         stats.cells_opened += opened / CELL as u64;
         stats.known += known * n * count;
