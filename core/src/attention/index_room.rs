@@ -146,7 +146,7 @@ impl AttentionRoom {
     ) -> Result<AttentionStats> {
         let rows = over.queries.rows();
         let start = clock::now();
-        let whole = over.options.tolerance < FINEST || over.masking.bias_hides();
+        let whole = over.options.tolerance < FINEST;
         let by_cells = match over.mode {
             // The finest tolerances need every key.
             Mode::Accelerated | Mode::Auto if whole => false,
@@ -201,7 +201,7 @@ impl AttentionRoom {
             return Ok(dense(isa, &head, work.exact(), out, lse, exact));
         }
         tree.clear();
-        tree.fill(isa, &head.k, &head.v, head.masking.keep(0));
+        tree.fill(isa, &head.k, &head.v, |first| head.masking.shows_segment(isa, 0, 0..1, first));
         tree.publish();
         let mut stats = AttentionStats::new(Mode::Accelerated, reason);
         stats.build_seconds = clock::since(start);

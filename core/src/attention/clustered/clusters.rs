@@ -62,7 +62,7 @@ impl Clusters {
 
     /// Builds the segments that have become complete, unseen until [`publish`](Clusters::publish).
     pub(crate) fn build(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>) {
-        self.tree.fill(isa, keys, values, None);
+        self.tree.fill(isa, keys, values, |_| true);
     }
 
     /// After `tokens` more were published: of all, keys and values, `unit` the logit of a unit of a score.

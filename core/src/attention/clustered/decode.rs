@@ -72,7 +72,7 @@ struct Together {
 }
 
 impl Block<'_> {
-    /// Whether few rows may use all entries: each of them sees every complete segment whole.
+    /// Whether few rows may use all entries: each of them sees every complete segment whole, in all heads.
     fn sees_all(&self, clusters: &Clusters) -> bool {
         let end = clusters.shown * SEGMENT;
         let mut seen = (0..self.n).map(|i| self.masking.visible(self.batch, self.begin + i));
@@ -80,6 +80,7 @@ impl Block<'_> {
             && clusters.shown > 0
             && clusters.covers
             && seen.all(|seen| seen.begin <= seen.sinks && seen.end >= end)
+            && (0..end).step_by(SEGMENT).all(|first| self.biases_for(first)[0] > f32::NEG_INFINITY)
     }
 
     /// Attends few rows of all heads by what the session keeps, or exactly.
