@@ -67,7 +67,7 @@ pub(super) struct OverIndex<'a> {
 }
 
 /// Keys and values of the rows that are seen, with a mask for them.
-struct Seen<'a> {
+struct InView<'a> {
     keys: Rows<'a>,
     values: Rows<'a>,
     masking: Masking<'a>,
@@ -162,7 +162,7 @@ impl AttentionRoom {
         let AttentionRoom { order, ids, keys, values, work, tree, watched, .. } = self;
         let n = ids.len();
         let seen = if straight {
-            Seen { keys: over.index.keys_by_slot(), values: over.values, masking: over.masking }
+            InView { keys: over.index.keys_by_slot(), values: over.values, masking: over.masking }
         } else {
             let (Ok(k), Ok(v)) =
                 (Rows::new(&keys[..n * self.dim], self.dim), Rows::new(&values[..n * self.dim_v], self.dim_v))
@@ -173,7 +173,7 @@ impl AttentionRoom {
                 true => Masking::new(Mask::None, 0, 0, [1, 1, rows, n], true)?,
                 false => over.masking.over(ids),
             };
-            Seen { keys: k, values: v, masking }
+            InView { keys: k, values: v, masking }
         };
         let o = &over.options;
         let head = Head {

@@ -17,6 +17,19 @@ pub(super) enum Store {
     Bf16(Buf<bf16>),
 }
 
+/// What is done alike with elements of every type.
+macro_rules! of_any_type {
+    ($store:expr, $b:ident => $do:expr) => {
+        match $store {
+            Store::F32($b) => $do,
+            #[cfg(feature = "half")]
+            Store::F16($b) => $do,
+            #[cfg(feature = "half")]
+            Store::Bf16($b) => $do,
+        }
+    };
+}
+
 impl Store {
     pub(super) fn made(m: &mut Maker<'_>, dtype: Dtype, n: usize) -> Self {
         match dtype.used() {
@@ -103,39 +116,20 @@ impl Store {
     }
 
     pub(super) fn truncate(&mut self, n: usize) {
-        match self {
-            Store::F32(b) => b.truncate(n),
-            #[cfg(feature = "half")]
-            Store::F16(b) => b.truncate(n),
-            #[cfg(feature = "half")]
-            Store::Bf16(b) => b.truncate(n),
-        }
+        of_any_type!(self, b => b.truncate(n));
     }
 
     /// Removes elements `begin..end`, moving what follows down.
     pub(super) fn drain(&mut self, begin: usize, end: usize) {
-        fn drain<T: Copy>(b: &mut Buf<T>, begin: usize, end: usize) {
+        of_any_type!(self, b => {
             let len = b.len();
             b.copy_within(end..len, begin);
             b.truncate(len - (end - begin));
-        }
-        match self {
-            Store::F32(b) => drain(b, begin, end),
-            #[cfg(feature = "half")]
-            Store::F16(b) => drain(b, begin, end),
-            #[cfg(feature = "half")]
-            Store::Bf16(b) => drain(b, begin, end),
-        }
+        });
     }
 
     pub(super) fn rows(&self, n: usize, cols: usize) -> Rows<'_> {
-        match self {
-            Store::F32(b) => Rows::new(&b[..n * cols], cols),
-            #[cfg(feature = "half")]
-            Store::F16(b) => Rows::new(&b[..n * cols], cols),
-            #[cfg(feature = "half")]
-            Store::Bf16(b) => Rows::new(&b[..n * cols], cols),
-        }
-        .unwrap_or_else(|_| unreachable!("whole rows are stored"))
+        of_any_type!(self, b => Rows::new(&b[..n * cols], cols))
+            .unwrap_or_else(|_| unreachable!("whole rows are stored"))
     }
 }

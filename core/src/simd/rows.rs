@@ -1,6 +1,6 @@
 //! [`Rows`] of any element type: widening and asking for them ahead of time.
 
-use super::element::{Bf16, Element, F16};
+use super::element::{Bf16, F16, Stored};
 use super::vector::Simd;
 use crate::mem::{Dtype, Rows};
 use half::f16;
@@ -41,7 +41,7 @@ pub(crate) fn widen_part<S: Simd>(s: S, rows: &Rows<'_>, i: usize, begin: usize,
 
 /// 16-bit elements to f32.
 #[inline(always)]
-pub(super) fn convert<E: Element<T = u16>, S: Simd>(s: S, bits: &[u16], out: &mut [f32]) {
+pub(super) fn convert<E: Stored<T = u16>, S: Simd>(s: S, bits: &[u16], out: &mut [f32]) {
     assert_eq!(bits.len(), out.len());
     let (n, x, y) = (bits.len(), bits.as_ptr(), out.as_mut_ptr());
     let mut i = 0;

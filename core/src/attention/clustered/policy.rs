@@ -57,7 +57,7 @@ pub(super) const SIGMA: f32 = 3.0;
 pub(super) const LOOSEST: f32 = 0.1;
 
 /// How many there are.
-pub(super) const LEVELS: usize = 14;
+pub(super) const THRESHOLDS: usize = 14;
 
 /// The one that a run of blocks begins with, 0.018. From 0.006 on 10 in place of 12 of 58 made-up heads miss their aim, for 9 % more pairs
 /// of SmolLM2.
