@@ -177,21 +177,20 @@ impl Block<'_> {
         front.start(self.isa, self.tree, segments.iter().map(|&s| s as usize));
         front.know(self.isa, self.tree, &self.keys, &self.values, heavy.keys(), softmax.unit());
         let visible = self.visible_pairs();
-        let squares = loop {
+        let (squares, opened) = loop {
             let (squares, opened) = self.check(&sampled, softmax, control.opening(), work);
-            // Tighter thresholds cost more.
-            let exact = self.pairs_without(work.hidden);
-            if self.auto && self.cost(&sampled, opened, work) > PAYS * exact as f32 {
-                return self.exact(control.give_up(Why::Costly), &mut work.exact, stats, watch);
-            }
             control.note_length(work.check_estimates.length());
             match control.judge(&squares[..sampled.checks().len()], self.tolerance) {
-                Verdict::Take => break squares,
+                Verdict::Take => break (squares, opened),
                 Verdict::Tighten => {}
                 // The tolerance is a promise, whoever chose the mode.
                 Verdict::Fail => return self.exact(control.give_up(Why::Strict), &mut work.exact, stats, watch),
             }
         };
+        let exact = self.pairs_without(work.hidden);
+        if self.auto && self.cost(&sampled, opened, work) > PAYS * exact as f32 {
+            return self.exact(control.give_up(Why::Costly), &mut work.exact, stats, watch);
+        }
         squares[..sampled.checks().len()].iter().for_each(|&[error, output]| stats.measured.note(error, output));
         stats.rows += (self.n * self.group) as u64;
         stats.pairs_dense += visible;
