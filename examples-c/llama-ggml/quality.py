@@ -5,6 +5,7 @@
     quality.py long  MODEL          hours: four texts, 4,096 and 8,192 tokens, 16,384 with YaRN, 50 prompts a kind and length;
                                     --only perplexity, needles or greedy; --count prompts; --longest tokens; --text words of a title
     quality.py table                Markdown of what is there
+    quality.py plot FILE.svg        needles that were found, of what is there
     quality.py texts FOLDER         writes the texts, for measure.sh and iceformer-probe
 
 After check.sh, which fetches llama.cpp and builds the programs. What is done is kept in a file, one line of JSON a result (--results,
@@ -256,10 +257,8 @@ def table(all_results):
                   f"questions that one answers and the other does not\n")
             print(f"| kind | {' | '.join(modes)} | of |{''.join(f' {modes[0]} only, {m} only |' for m in modes[1:])}")
             print(f"|---|{'---|' * (2 * len(modes))}")
-            at = 0
             for kind, n in KINDS.items():
-                right = {m: sum((r[m][at:at + n] for r in rows), []) for m in modes}
-                at += n
+                right = {m: sum((right_of(r, m, kind) for r in rows), []) for m in modes}
                 only = lambda a, b: sum(x > y for x, y in zip(right[a], right[b]))
                 beside = "".join(f" {only(modes[0], m)}, {only(m, modes[0])} |" for m in modes[1:])
                 print(f"| {kind} | {' | '.join(str(sum(right[m])) for m in modes)} | {n * len(rows)} |{beside}")
@@ -274,10 +273,44 @@ def table(all_results):
                 print(f"| {r['prompt'] + 1}, {one['text']} | {one['tokens']} | {' | '.join(said)} |")
 
 
+def right_of(row, mode, kind):
+    """Answers of a kind to one text: 1 where right."""
+    begin = sum(list(KINDS.values())[:list(KINDS).index(kind)])
+    return row[mode][begin:begin + KINDS[kind]]
+
+
+def plot(all_results, path):
+    needles = [o for o in all_results if o["kind"] == "needles"]
+    lengths = sorted({o["tokens"] for o in needles})
+    if not needles:
+        sys.exit("no needles yet")
+    modes = [m for m in needles[0]["results"][0] if m != "tokens"]
+    colours = ["#888888", "#3b6fb6", "#c8553d", "#44a050"]
+    wide, high, parts = 60 + 24 * len(modes), 200, []
+    for row, tokens in enumerate(lengths):
+        rows, top = [o["results"][0] for o in needles if o["tokens"] == tokens], 50 + 290 * row
+        parts.append(f'<text x="20" y="{top - 20}" font-weight="bold">Right answers in 100, {len(rows)} texts of {min(r["tokens"] for r in rows)} to {max(r["tokens"] for r in rows)} tokens</text>')
+        for column, kind in enumerate(KINDS):
+            left = 20 + wide * column
+            for m, mode in enumerate(modes):
+                answers = sum((right_of(r, mode, kind) for r in rows), [])
+                share = sum(answers) / len(answers)
+                x, y = left + 24 * m, top + high * (1 - share)
+                parts.append(f'<rect x="{x}" y="{y:.1f}" width="20" height="{high * share:.1f}" fill="{colours[m % 4]}"/>')
+                parts.append(f'<text x="{x + 10}" y="{y - 4:.1f}" text-anchor="middle">{100 * share:.0f}</text>')
+            parts.append(f'<text x="{left}" y="{top + high + 16}">{kind}, {len(answers)}</text>')
+        for m, mode in enumerate(modes):
+            parts.append(f'<text x="{20 + 140 * m}" y="{top + high + 38}" fill="{colours[m % 4]}">{"llama.cpp" if mode == "host" else mode}</text>')
+    body = "\n".join(parts)
+    size = f"{40 + wide * len(KINDS)} {10 + 290 * len(lengths)}"
+    pathlib.Path(path).write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-family="sans-serif" font-size="12">\n'
+                                  f'<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n')
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("form", choices=["short", "long", "table", "texts"])
-    parser.add_argument("model", nargs="?", metavar="MODEL or FOLDER")
+    parser.add_argument("form", choices=["short", "long", "table", "plot", "texts"])
+    parser.add_argument("model", nargs="?", metavar="MODEL, FOLDER or FILE")
     parser.add_argument("--results", default=CACHE / "quality.jsonl")
     parser.add_argument("--only", choices=["perplexity", "needles", "greedy"])
     parser.add_argument("--count", type=int, default=50, help="prompts of a kind and length")
@@ -299,7 +332,10 @@ def main():
         table(results.done.values())
         return
     if not options.model:
-        parser.error("a model is wanted")
+        parser.error("a model or a file is wanted")
+    if options.form == "plot":
+        plot(results.done.values(), options.model)
+        return
     if options.form == "short":
         mine = run(options.model, results, "host,exact,auto:0.05", [(3072, None)], [2560], 2, [(2304, 2, 8)], most_texts=1)
     else:
