@@ -3,11 +3,13 @@
 #
 #   check.sh         seconds to a few minutes: the release binaries of the npm package @node-llama-cpp, headers from the
 #                    source that node-llama-cpp carries; skipped with a line where these cannot be had
-#   check.sh long    llama-perplexity, llama-bench and llama-server built from the PyPI source package of llama-cpp-python
+#   check.sh chat    some minutes more: node-llama-cpp itself, by npm. A saved state restored, two sequences at once, a shifted context, a
+#                    chat session; without the plugin, exact and accelerated
+#   check.sh long    that, and llama-perplexity, llama-bench and llama-server built from the PyPI source package of llama-cpp-python
 #                    (half an hour on two cores); LLAMA_SOURCE and LLAMA_BUILD name a tree and a build that exist already
 #
 # ICE_LLAMA_CACHE  where packages and builds are kept; default: llama-ggml in cargo's target folder
-# ICE_TEST_THREADS  threads of the long form; default 2
+# ICE_TEST_THREADS  threads of llama.cpp's programs; default 2
 # ICE_TEST_MODEL   a model in GGUF form; default: ice-tiny beside the checkout, else a random one made by the test
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -55,7 +57,7 @@ model_for() { # a model for the tests of $1, a build folder
   fi
 }
 
-short() {
+stock() { # the npm package's libraries and the plugin against them
   case $(uname -m) in
     x86_64) package=linux-x64 ;;
     aarch64) package=linux-arm64 ;;
@@ -80,7 +82,10 @@ short() {
   plugin=$build/libggml-iceformer.so
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
+}
 
+short() {
+  stock
   ggml=$(sed -nE 's/^set\(GGML_VERSION_(MAJOR|MINOR|PATCH) ([0-9]+)\)/\2/p' "$source/ggml/CMakeLists.txt" | paste -sd.)
   other=9${ggml#?}
   echo "llama.cpp plugin: ggml $ggml, $package $version"
@@ -138,7 +143,43 @@ short() {
   echo "llama.cpp plugin: ok"
 }
 
+chat() {
+  command -v node >/dev/null || skip "node is missing"
+  command -v python3 >/dev/null || skip "python3 is missing"
+  stock
+  model_for "$build" trained
+  case $model in *random.gguf) skip "a chat needs a model with a vocabulary: ICE_TEST_MODEL" ;; esac
+  local project=$cache/node-project mode
+  if [ ! -d "$project/node_modules/node-llama-cpp" ]; then
+    mkdir -p "$project"
+    (cd "$project" && npm init -y >/dev/null && npm install --silent --ignore-scripts --no-audit --no-fund "node-llama-cpp@$version") ||
+      skip "npm cannot install node-llama-cpp $version"
+  fi
+  find "$source/docs" -name '*.md' | sort | { xargs cat 2>/dev/null || true; } | head -c 60000 >"$work/text"
+  for mode in none exact auto; do
+    case $mode in none) set -- ;; *) set -- GGML_BACKEND_PATH="$plugin" ICE_MODE=$mode ICE_STATS=1 ;; esac
+    env "$@" node "$here/test/chat.mjs" "$project" "$model" "$work/text" >"$work/$mode.json" 2>"$work/$mode.log" ||
+      { tail -20 "$work/$mode.log" >&2; stop "node-llama-cpp, $mode"; }
+  done
+  grep -Eq 'attention ops: [1-9][0-9]* accelerated' "$work/auto.log" || stop "node-llama-cpp got no accelerated attention"
+  grep -Eq 'attention ops: 0 accelerated, [1-9]' "$work/exact.log" || stop "node-llama-cpp got no exact attention"
+  python3 - "$work" <<'PY' || stop "node-llama-cpp's texts"
+import json, sys
+modes = {m: json.load(open(f"{sys.argv[1]}/{m}.json")) for m in ("none", "exact", "auto")}
+wrong = []
+for name, host in modes["none"].items():
+    same = {m: next((i for i, (a, b) in enumerate(zip(t[name], host)) if a != b), min(len(t[name]), len(host))) for m, t in modes.items()}
+    print(f"{name}: {len(host)} characters; like the host's: exact {same['exact']}, auto {same['auto']}")
+    wrong += [f"{m} {name}: nothing" for m, t in modes.items() if not t[name].strip()]
+# A restored cache is the same cache.
+wrong += [f"{m}: another text after the state was restored" for m, t in modes.items() if t["plain"] != t["restored"]]
+sys.exit("; ".join(wrong) or 0)
+PY
+  echo "llama.cpp plugin, node-llama-cpp: ok"
+}
+
 long() {
+  (chat) # which may skip
   local threads=${ICE_TEST_THREADS:-2}
   command -v python3 >/dev/null || skip "python3 is missing"
   source=${LLAMA_SOURCE:-$cache/llama-cpp-python/vendor/llama.cpp}
@@ -190,37 +231,38 @@ PY
     env ${p:+GGML_BACKEND_PATH="$p"} "$lb/bin/llama-bench" -m "$model" -p 4096 -n 16 -t "$threads" -fa 1 -r 1 2>/dev/null | grep -E 'pp4096|tg16' || stop "llama-bench"
   done
 
-  # One streamed chat request.
-  GGML_BACKEND_PATH=$plugin ICE_STATS=1 "$lb/bin/llama-server" -m "$model" -c 4096 -t "$threads" -fa on --port 18411 --chat-template chatml >"$work/server" 2>&1 &
+  # Two clients at once, each in a slot of its own; then the same again, from what the slots keep.
+  GGML_BACKEND_PATH=$plugin ICE_STATS=1 "$lb/bin/llama-server" -m "$model" -c 8192 -np 2 -t "$threads" -fa on --port 18411 --chat-template chatml >"$work/server" 2>&1 &
   server=$!
   python3 - <<'PY' || { tail -20 "$work/server" >&2; stop "llama-server"; }
-import json, time, urllib.request
-body = json.dumps({"messages": [{"role": "user", "content": "import os\n" * 900}], "stream": True, "max_tokens": 24}).encode()
+import concurrent.futures, json, time, urllib.request
+def ask(word):
+    body = json.dumps({"messages": [{"role": "user", "content": f"import {word}\n" * 900}], "stream": True, "max_tokens": 24, "temperature": 0}).encode()
+    request = urllib.request.Request("http://127.0.0.1:18411/v1/chat/completions", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        return sum(line.startswith(b"data: {") for line in answer)
 for attempt in range(120):
     try:
         urllib.request.urlopen("http://127.0.0.1:18411/health", timeout=2)
         break
     except OSError:
         time.sleep(1)
-request = urllib.request.Request("http://127.0.0.1:18411/v1/chat/completions", body, {"Content-Type": "application/json"})
-pieces = 0
-with urllib.request.urlopen(request, timeout=120) as answer:
-    for line in answer:
-        if line.startswith(b"data: {"):
-            pieces += 1
-print("llama-server: streamed", pieces, "pieces")
-assert pieces >= 3
+with concurrent.futures.ThreadPoolExecutor(2) as clients:
+    pieces = [list(clients.map(ask, ("os", "re"))) for _ in range(2)]
+print("llama-server: two clients at once, streamed pieces, twice:", pieces)
+assert min(map(min, pieces)) >= 3
 PY
   kill "$server"
   wait "$server" 2>/dev/null || true
   server=
   grep 'iceformer:.*attention ops' "$work/server" | tail -1
-  grep -q 'iceformer:.*([1-9][0-9]* accelerated' "$work/server" || stop "llama-server got no accelerated attention"
+  grep -Eq 'attention ops: [1-9][0-9]* accelerated' "$work/server" || stop "llama-server got no accelerated attention"
   echo "llama.cpp plugin, long form: ok"
 }
 
 case ${1:-short} in
   short) short ;;
+  chat) chat ;;
   long) long ;;
-  *) stop "usage: check.sh [long]" ;;
+  *) stop "usage: check.sh [chat|long]" ;;
 esac

@@ -7,6 +7,7 @@
 #
 # LENGTHS  4096,8192,16384; beyond the length of the training with BENCH_YARN=2
 # MODES    host,exact,auto
+# CPU_TIME 1: processor time of one thread in place of the clock's, for a machine that others use, too
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 target=${CARGO_TARGET_DIR:-target}
@@ -17,7 +18,7 @@ model=$1 text=$2 threads=${3:-1}
 export BENCH_THREADS=$threads
 cores=${CORES:-0}
 [ "$threads" -eq 1 ] || cores=${CORES:-0-$((threads - 1))}
-run() { taskset -c "$cores" "$cache/build/bench" "$1" "$libraries" "$cache/build/libggml-iceformer.so" "$model" "${@:2}" 2>/dev/null; }
+run() { taskset -c "$cores" env ${CPU_TIME:+LD_PRELOAD="$cache/build/libcpu_clock.so"} "$cache/build/bench" "$1" "$libraries" "$cache/build/libggml-iceformer.so" "$model" "${@:2}" 2>/dev/null; }
 
 file=$text
 [ ! -d "$text" ] || file=$text/lines-16k.jsonl

@@ -5,6 +5,7 @@
     quality.py long  MODEL          hours: four texts, 4,096 and 8,192 tokens, 16,384 with YaRN, 50 prompts a kind and length;
                                     --only perplexity, needles or greedy; --count prompts; --longest tokens; --text words of a title
     quality.py table                Markdown of what is there
+    quality.py plot FILE.svg        needles that were found, of what is there
     quality.py texts FOLDER         writes the texts, for measure.sh and iceformer-probe
 
 After check.sh, which fetches llama.cpp and builds the programs. What is done is kept in a file, one line of JSON a result (--results,
@@ -31,7 +32,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 TARGET = HERE.parent.parent / os.environ.get("CARGO_TARGET_DIR", "target")
 CACHE = pathlib.Path(os.environ.get("ICE_LLAMA_CACHE", TARGET / "llama-ggml"))
 MODES = "host,exact,auto:0.05,auto:0.02"
-KINDS = ["single", "keys", "values", "variables", "words"]
+KINDS = {"single": 1, "keys": 4, "values": 3, "variables": 3, "words": 1}  # questions about a text
 
 
 class Prose(html.parser.HTMLParser):
@@ -110,34 +111,37 @@ def sentences(text):
     return [s for s in re.split(r"(?<=[.!?]) ", flat) if 40 <= len(s) <= 300]
 
 
-def prompt(kind, tokens, number, filler):
-    """(prompt, answer) of about so many tokens: filler sentences in order, with what is asked for at places of its own."""
-    draw = random.Random(f"{kind} {tokens} {number}")
-    places = [f"{a} {b}" for a in FIRST for b in SECOND]
-    draw.shuffle(places)
-    number_of = iter(draw.sample(range(1000, 10000), 200))
-    note = lambda place, value: f"The door code of {place} is {value}."
-    if kind == "single":
-        value = next(number_of)
-        lines, ask, answer = [note(places[0], value)], f"The door code of {places[0]} is", str(value)
-    elif kind == "keys":
-        values = [next(number_of) for _ in range(8)]
-        lines = [note(p, v) for p, v in zip(places, values)]
-        ask, answer = f"The door code of {places[0]} is", str(values[0])
-    elif kind == "values":
-        values = [next(number_of) for _ in range(3)]
-        lines = [f"A visitor of {places[0]} got the ticket {v}." for v in values]
-        ask, answer = f"The three tickets that visitors of {places[0]} got, in order, are", "|".join(map(str, values))
-    elif kind == "variables":
-        names, value = draw.sample(WORDS, 4), next(number_of)
-        lines = [f"Let {names[0]} be {value}."] + [f"Let {b} be the same as {a}." for a, b in zip(names, names[1:])]
-        ask, answer = f"All of {', '.join(names)} are the same number, which is", str(value)
-    else:
-        names = draw.sample(WORDS, 10)
-        lines = [f"Somebody wrote down the word {n}." for n in [names[0]] * 12 + [n for n in names[1:] for _ in range(2)]]
-        draw.shuffle(lines)
-        ask, answer = "The word that was written down most often is the word", names[0]
-    room = tokens * 4 - sum(len(s) + 1 for s in lines) - len(ask)
+def haystack(tokens, number, filler):
+    """Text of about so many tokens, questions of every kind, and the answers: filler sentences in order, with what is asked for at
+    places of its own. All kinds ask about one text, so that it is attended once; every value and every hop is asked by itself."""
+    draw = random.Random(f"{tokens} {number}")
+    place = iter([f"{a} {b}" for a, b in zip(draw.sample(FIRST, 5), draw.sample(SECOND, 5))])
+    value, words = iter(draw.sample(range(1000, 10000), 11)), draw.sample(WORDS, 13)
+    asked = {}
+
+    one, answer = next(place), next(value)
+    lines = [f"The lucky number of {one} is {answer}."]
+    asked["single"] = [(f"The lucky number of {one} is", answer)]
+
+    doors = [(f"The door code of {next(place)} is", next(value)) for _ in range(4)]
+    lines += [f"{ask} {code}." for ask, code in doors]
+    asked["keys"] = doors
+
+    values = [(f"The {words[0]} number {which} is", next(value)) for which in ("one", "two", "three")]
+    in_order = [[f"{ask} {v}." for ask, v in values]]
+    asked["values"] = values
+
+    chain = words[1:4]
+    hops = [(f"The value {next(value)} goes to", chain[0])] + [(f"The value of {a} goes to", b) for a, b in zip(chain, chain[1:])]
+    in_order += [[f"{ask} {to}." for ask, to in hops]]
+    asked["variables"] = hops
+
+    often, others = words[4], words[5:]
+    lines += [f"Somebody wrote down the word {w}." for w in [often] * 8 + others]
+    asked["words"] = [("Most often, somebody wrote down the word", often)]
+
+    lines += sum(in_order, [])
+    room = tokens * 4 - sum(len(s) + 1 for s in lines)
     start = draw.randrange(len(filler))
     body = []
     while room > 0:
@@ -146,10 +150,15 @@ def prompt(kind, tokens, number, filler):
         room -= len(sentence) + 1
         if room > 0:
             body.append(sentence)
+    draw.shuffle(lines)
+    for ordered in in_order:
+        for slot, line in zip(sorted(map(lines.index, ordered)), ordered):
+            lines[slot] = line
     at = sorted(draw.randrange(len(body) + 1) for _ in lines)
-    for place, line in reversed(list(zip(at, lines))):
-        body.insert(place, line)
-    return " ".join(body) + "\n\n" + ask, answer
+    for where, line in reversed(list(zip(at, lines))):
+        body.insert(where, line)
+    all_asked = sum((asked[kind] for kind in KINDS), [])
+    return {"prompt": " ".join(body), "questions": "|".join(f"\n\n{ask}" for ask, _ in all_asked), "answers": "|".join(str(a) for _, a in all_asked)}
 
 
 class Results:
@@ -196,8 +205,9 @@ class Program:
         return [json.loads(line) for line in out.stdout.splitlines()]
 
 
-def run(model, results, modes, lengths=(), needle_lengths=(), kinds=KINDS, count=50, greedy=(), most_texts=4, title_has=""):
+def run(model, results, modes, lengths=(), needle_lengths=(), count=50, greedy=(), most_texts=4, title_has=""):
     """lengths: (tokens, YaRN or None); greedy: (tokens, prompts, tokens to write)."""
+    needle_modes = ",".join(modes.split(",")[:3])
     program = Program(model)
     name = "/".join(program.about.values())
     all_texts = texts(most_texts)
@@ -214,17 +224,16 @@ def run(model, results, modes, lengths=(), needle_lengths=(), kinds=KINDS, count
                          lambda: program.run("perplexity", text, modes, tokens, yarn=yarn))
     filler = sentences(next(iter(all_texts.values())))
     for tokens in needle_lengths:
-        for kind in kinds:
-            lines = [dict(zip(("prompt", "answer"), prompt(kind, tokens, i, filler))) for i in range(count)]
-            text = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
-            about = {**program.about, "kind": "needles", "task": kind, "tokens": tokens}
-            results.make(f"{name} needles {kind} {tokens} {count} {modes}", about,
-                         lambda: program.run("needles", text, modes, 24))
+        for i in range(count):
+            about = {**program.about, "kind": "needles", "tokens": tokens}
+            results.make(f"{name} needles {tokens} {i} {needle_modes}", about,
+                         lambda: program.run("needles", json.dumps(haystack(tokens, i, filler), ensure_ascii=False), needle_modes, 8))
     for tokens, prompts, steps in greedy:
-        text = next(iter(all_texts.values()))
-        about = {**program.about, "kind": "greedy", "tokens": tokens, "steps": steps}
-        results.make(f"{name} greedy {tokens} {prompts} {steps} {modes}", about,
-                     lambda: program.run("greedy", text, modes, tokens, prompts, steps))
+        for i in range(prompts):  # of all texts in turn
+            title = list(all_texts)[i % len(all_texts)]
+            about = {**program.about, "kind": "greedy", "text": title, "tokens": tokens, "steps": steps}
+            results.make(f"{name} greedy {title} {tokens} {i} {prompts} {steps} {needle_modes}", about,
+                         lambda: program.run("greedy", all_texts[title], needle_modes, tokens, i, prompts, steps))
     return [one for key, one in results.done.items() if key.startswith(name + " ")]
 
 
@@ -241,24 +250,67 @@ def table(all_results):
                 print(f"| {one['text']} | {one['tokens']} | {one['yarn'] or '-'} | {r['mode']} | {r['perplexity']:.3f} | {rise('perplexity')} | "
                       f"{rise('second_half')} | {r['kl']:.5f} | {100 * r['same']:.1f} % | {r['seconds']:.1f} |")
         needles = [o for o in mine if o["kind"] == "needles"]
-        if needles:
-            modes = [m for m in needles[0]["results"][0] if m != "tokens"]
-            print(f"\n| needles | tokens | {' | '.join(modes)} | of |\n|---|---|{'---|' * len(modes)}---|")
-            for one in needles:
-                right = " | ".join(str(sum(r[m] for r in one["results"])) for m in modes)
-                print(f"| {one['task']} | {max(r['tokens'] for r in one['results'])} | {right} | {len(one['results'])} |")
-        for one in (o for o in mine if o["kind"] == "greedy"):
-            modes = [m for m in one["results"][0] if m != "prompt"]
-            print(f"\nGreedy, prompts of {one['tokens']} tokens, {one['steps']} tokens written: tokens before the host's text is left\n")
-            print(f"| mode | {' | '.join(str(r['prompt'] + 1) for r in one['results'])} |\n|---|{'---|' * len(one['results'])}")
-            for m in modes:
-                print(f"| {m} | {' | '.join(str(r[m]) for r in one['results'])} |")
+        for tokens in sorted({o["tokens"] for o in needles}):
+            rows = [o["results"][0] for o in needles if o["tokens"] == tokens]
+            modes = [m for m in rows[0] if m != "tokens"]
+            print(f"\nNeedles, {len(rows)} texts of {min(r['tokens'] for r in rows)} to {max(r['tokens'] for r in rows)} tokens: right, and "
+                  f"questions that one answers and the other does not\n")
+            print(f"| kind | {' | '.join(modes)} | of |{''.join(f' {modes[0]} only, {m} only |' for m in modes[1:])}")
+            print(f"|---|{'---|' * (2 * len(modes))}")
+            for kind, n in KINDS.items():
+                right = {m: sum((right_of(r, m, kind) for r in rows), []) for m in modes}
+                only = lambda a, b: sum(x > y for x, y in zip(right[a], right[b]))
+                beside = "".join(f" {only(modes[0], m)}, {only(m, modes[0])} |" for m in modes[1:])
+                print(f"| {kind} | {' | '.join(str(sum(right[m])) for m in modes)} | {n * len(rows)} |{beside}")
+        greedy = [o for o in mine if o["kind"] == "greedy"]
+        if greedy:
+            modes = [m for m in greedy[0]["results"][0] if m not in ("prompt", "host")]
+            print(f"\nGreedy, {greedy[0]['steps']} tokens written: tokens before the host's text is left (the host's lead of its likeliest token there, nats)\n")
+            print(f"| prompt | tokens | {' | '.join(modes)} |\n|---|---|{'---|' * len(modes)}")
+            for one in greedy:
+                r = one["results"][0]
+                said = [f"{r[m][0]} ({r[m][1]:.2f})" if r[m][0] < one["steps"] else f"all {r[m][0]}" for m in modes]
+                print(f"| {r['prompt'] + 1}, {one['text']} | {one['tokens']} | {' | '.join(said)} |")
+
+
+def right_of(row, mode, kind):
+    """Answers of a kind to one text: 1 where right."""
+    begin = sum(list(KINDS.values())[:list(KINDS).index(kind)])
+    return row[mode][begin:begin + KINDS[kind]]
+
+
+def plot(all_results, path):
+    needles = [o for o in all_results if o["kind"] == "needles"]
+    lengths = sorted({o["tokens"] for o in needles})
+    if not needles:
+        sys.exit("no needles yet")
+    modes = [m for m in needles[0]["results"][0] if m != "tokens"]
+    colours = ["#888888", "#3b6fb6", "#c8553d", "#44a050"]
+    wide, high, parts = 60 + 24 * len(modes), 200, []
+    for row, tokens in enumerate(lengths):
+        rows, top = [o["results"][0] for o in needles if o["tokens"] == tokens], 50 + 290 * row
+        parts.append(f'<text x="20" y="{top - 20}" font-weight="bold">Right answers in 100, {len(rows)} texts of {min(r["tokens"] for r in rows)} to {max(r["tokens"] for r in rows)} tokens</text>')
+        for column, kind in enumerate(KINDS):
+            left = 20 + wide * column
+            for m, mode in enumerate(modes):
+                answers = sum((right_of(r, mode, kind) for r in rows), [])
+                share = sum(answers) / len(answers)
+                x, y = left + 24 * m, top + high * (1 - share)
+                parts.append(f'<rect x="{x}" y="{y:.1f}" width="20" height="{high * share:.1f}" fill="{colours[m % 4]}"/>')
+                parts.append(f'<text x="{x + 10}" y="{y - 4:.1f}" text-anchor="middle">{100 * share:.0f}</text>')
+            parts.append(f'<text x="{left}" y="{top + high + 16}">{kind}, {len(answers)}</text>')
+        for m, mode in enumerate(modes):
+            parts.append(f'<text x="{20 + 140 * m}" y="{top + high + 38}" fill="{colours[m % 4]}">{"llama.cpp" if mode == "host" else mode}</text>')
+    body = "\n".join(parts)
+    size = f"{40 + wide * len(KINDS)} {10 + 290 * len(lengths)}"
+    pathlib.Path(path).write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-family="sans-serif" font-size="12">\n'
+                                  f'<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n')
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("form", choices=["short", "long", "table", "texts"])
-    parser.add_argument("model", nargs="?", metavar="MODEL or FOLDER")
+    parser.add_argument("form", choices=["short", "long", "table", "plot", "texts"])
+    parser.add_argument("model", nargs="?", metavar="MODEL, FOLDER or FILE")
     parser.add_argument("--results", default=CACHE / "quality.jsonl")
     parser.add_argument("--only", choices=["perplexity", "needles", "greedy"])
     parser.add_argument("--count", type=int, default=50, help="prompts of a kind and length")
@@ -280,16 +332,19 @@ def main():
         table(results.done.values())
         return
     if not options.model:
-        parser.error("a model is wanted")
+        parser.error("a model or a file is wanted")
+    if options.form == "plot":
+        plot(results.done.values(), options.model)
+        return
     if options.form == "short":
-        mine = run(options.model, results, "host,exact,auto:0.05", [(3072, None)], [2048], ["single"], 2, [(2304, 2, 8)], most_texts=1)
+        mine = run(options.model, results, "host,exact,auto:0.05", [(3072, None)], [2560], 2, [(2304, 2, 8)], most_texts=1)
     else:
         asked = lambda what, all_of: all_of if options.only in (None, what) else []
         fits = lambda tokens: tokens <= options.longest
         lengths = [(n, y) for n, y in asked("perplexity", [(4096, None), (8192, None), (16384, 2)]) if fits(n)]
         # A prompt has about nine tenths of so many tokens, and below 2,048 all attention is exact.
         needle_lengths = [n for n in asked("needles", [2560, 4096, 8192]) if fits(n)]
-        mine = run(options.model, results, MODES, lengths, needle_lengths, KINDS, options.count, asked("greedy", [(6144, 10, 128)]),
+        mine = run(options.model, results, MODES, lengths, needle_lengths, options.count, asked("greedy", [(2560, 10, 128)]),
                    title_has=options.text)
     table(mine)
     for one in (o for o in mine if o["kind"] == "perplexity" and options.form == "short"):

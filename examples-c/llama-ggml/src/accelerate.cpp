@@ -270,6 +270,7 @@ bool Accelerate::run(const Op & op, int64_t s, const MaskForm & form, LayerCount
     stats_.squares_measured += said.squares;
     counts.scored += said.scored;
     counts.dense += said.dense;
+    counts.sparse += said.scored < said.dense ? said.dense : 0;
     counts.rows_measured += said.rows_measured;
     counts.squares += said.squares;
     counts.p95 += said.p95;

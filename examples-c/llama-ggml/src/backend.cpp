@@ -134,7 +134,7 @@ ggml_status Backend::attend(ggml_tensor * node) {
         kind.pairs += pairs;
         if (accelerate.wants(op, form) && accelerate.run(op, s, form, layer)) {
             accelerated = true;
-            if (settings.stats && report.turn()) {
+            if (settings.stats && report.turn(Report::kind_of(op.rows))) {
                 const double start = now();
                 compare(op, s, form, pairs);
                 aside += now() - start;
@@ -153,7 +153,6 @@ ggml_status Backend::attend(ggml_tensor * node) {
     stats.attend_exact += !done && !accelerated;
     const double seconds = now() - begin - aside;
     kind.calls++;
-    kind.accelerated += accelerated;
     kind.seconds += seconds;
     stats.attend_seconds += seconds;
     if (op.rows == 1) {

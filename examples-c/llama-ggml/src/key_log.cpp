@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t BATCH = 512;      // rows gathered at a time
 constexpr int64_t MANY_ROWS = 64;   // rows from which on holes in the log are worth closing
 constexpr int64_t WHOLE_ROWS = 16;  // rows from which on every key is compared in every layer
-constexpr unsigned TURNS = 8;       // else, attentions after which every key was compared
+constexpr unsigned TURNS = 32;      // else, attentions after which every key was compared
 constexpr unsigned V_TURNS = 64;    // attentions after which every value was
 
 bool direct(ggml_type type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16; }
@@ -310,7 +310,8 @@ bool KeyLog::sync(const Op & op, int64_t s, const MaskForm & form, bool whole, b
     }
     written_.clear();
     const size_t written = missing.size();
-    for (int64_t c = form.first; c < end; c++) {
+    const int64_t known = dead_ == 0 ? disorder_ : 0; // cells in front that are all in the log
+    for (int64_t c = std::max(form.first, known); c < end; c++) {
         if (tokens_[size_t(c)] == -1 && form.sees(c)) {
             missing.push_back(int32_t(c));
         }

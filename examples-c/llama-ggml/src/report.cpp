@@ -48,7 +48,7 @@ void Report::print(FILE * to, const Stats & s, const Settings & settings) const 
     double seconds[2] = {}, exact[2] = {}, scored = 0, visible = 0, p95 = 0;
     for (const auto & [layer, c] : layers_) {
         double own = 0, other = 0, pairs = 0;
-        uint64_t calls = 0, accelerated = 0;
+        uint64_t calls = 0;
         bool known = !by_host;
         for (int kind = 0; kind < 2; kind++) {
             const LayerCounts::Kind & k = c.kinds[kind];
@@ -60,16 +60,15 @@ void Report::print(FILE * to, const Stats & s, const Settings & settings) const 
             seconds[kind] += k.seconds;
             exact[kind] += would;
             calls += k.calls;
-            accelerated += k.accelerated;
         }
         const double here = pairs - double(c.dense) + double(c.scored);
         scored += here;
         visible += pairs;
         p95 += c.p95;
         const bool measured = c.rows_measured > 0;
-        const char * mode = by_host ? "host" : accelerated > 0 ? "accelerated" : "exact";
+        const char * mode = by_host ? "host" : c.sparse > 0 ? "accelerated" : "exact";
         fprintf(to, "iceformer: %5s  %-11s %6llu %10.1f %% %6.1f %% %7s %7s %9.1f %9s %7s\n", layer < 0 ? "-" : std::to_string(layer).c_str(), mode,
-                (unsigned long long) calls, pairs > 0 ? 100 * double(c.dense) / pairs : 0.0, pairs > 0 ? 100 * here / pairs : 100.0,
+                (unsigned long long) calls, pairs > 0 ? 100 * double(c.sparse) / pairs : 0.0, pairs > 0 ? 100 * here / pairs : 100.0,
                 number("%.1f %%", 100 * std::sqrt(c.squares / double(measured ? c.rows_measured : 1)), measured).c_str(),
                 number("%.1f %%", 100 * c.p95 / double(measured ? c.rows_measured : 1), measured).c_str(), 1e3 * own,
                 number("%.1f", 1e3 * other, known).c_str(), number("%.2f", other / own, known && own > 0).c_str());

@@ -13,14 +13,15 @@ namespace ice {
 // Counts of one layer, of prompts and of steps. Rates of the exact kernel differ between the two.
 struct LayerCounts {
     struct Kind {
-        uint64_t calls = 0, accelerated = 0;
+        uint64_t calls = 0;
         double seconds = 0;       // of attention
         double pairs = 0;         // visible query-key pairs, all heads
         double pairs_exact = 0;   // of them in calls that were exact
         double seconds_exact = 0; // of those calls
     };
     Kind kinds[2];
-    uint64_t scored = 0, dense = 0; // pairs of accelerated calls: scored, visible
+    uint64_t scored = 0, dense = 0; // pairs of sessions' calls: scored, visible
+    uint64_t sparse = 0;            // visible pairs of the calls that left some unscored
     uint64_t rows_measured = 0;
     double squares = 0, p95 = 0;    // sums over sampled rows: squared errors, 95th percentiles of their calls
 };
@@ -36,8 +37,8 @@ public:
     static int kind_of(int64_t rows) { return rows <= FEW; }
 
     LayerCounts & of(int layer) { return layers_[layer]; }
-    // Whether the next accelerated attention is to be computed exactly as well: one in 31, so that the layers take turns.
-    bool turn() { return turns_++ % 31 == 0; }
+    // Whether the next attention by a session is to be computed exactly as well: one in 31 of its kind, so that the layers take turns.
+    bool turn(int kind) { return turns_[kind]++ % 31 == 0; }
     void compared(int kind, const Comparison & c);
     void print(FILE * to, const Stats & stats, const Settings & settings) const;
 
@@ -46,7 +47,7 @@ private:
 
     std::map<int, LayerCounts> layers_; // -1: attention over no cache
     Comparison sums_[2] = {};
-    uint64_t comparisons_ = 0, turns_ = 0;
+    uint64_t comparisons_ = 0, turns_[2] = {};
 };
 
 } // namespace ice
