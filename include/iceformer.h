@@ -1386,9 +1386,9 @@ void ice_session_free(ice_session *session);
 /// Shapes: k [heads_kv, n, dim_k]; v [heads_kv, n, dim_v]; batch strides are not used.
 /// @param ith, nth  part and number of parts; heads are split in contiguous ranges, parts beyond the heads are empty.
 /// Ownership: everything is copied.
-/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_CAPACITY, ICE_ERR_STRIDE, ICE_ERR_ALIGNMENT, ICE_ERR_ARGUMENT (ith, nth).
-/// After one of these in any part ice_session_commit takes all parts back. ICE_ERR_STATE: the part was appended already and
-/// waits for a commit; it stays as it is.
+/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_CAPACITY, ICE_ERR_STRIDE, ICE_ERR_ALIGNMENT. After one of these in any part
+/// ice_session_commit takes all parts back. ICE_ERR_ARGUMENT (ith, nth): no part is touched. ICE_ERR_STATE: the part was
+/// appended already and waits for a commit; it stays as it is.
 /// Threads: partitioned. Allocates: never. Cost: O(n (dim_k + dim_v)) per head; in accelerated and auto mode every 256th
 /// token also gathers its segment into cells, O(256 (dim_k^2 / 8 + dim_k + dim_v)). The bits do not depend on how tokens
 /// are cut into appends. Since 0.1.

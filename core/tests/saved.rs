@@ -308,3 +308,68 @@ fn certificates_are_saved() {
         assert_eq!((a.certificate, a.verified), (certificate, verified));
     }
 }
+
+/// Tokens that are gone count for nothing: what they would have refused is attended, and bounds are those of what is there.
+#[test]
+fn large_tokens_that_are_gone_are_forgotten() {
+    let (n, huge) = (60, 40);
+    for (dtype, certificate) in [(Dtype::F32, true), (Dtype::F32, false), (Dtype::Bf16, true)] {
+        for value in [false, true] {
+            for way in 0..5 {
+                let mut options = *session(Mode::Exact, dtype, 0).options();
+                (options.attention.certificate, options.capacity) = (certificate, 64);
+                let fresh = || Session::new_in(&options, &memory(0)).unwrap();
+                let (mut k, mut v) = (noise(2 * n * DIM, 10, 1.0), noise(2 * n * DIM, 11, 1.0));
+                if way != 3 {
+                    let x = if value { &mut v } else { &mut k };
+                    x[(n + huge) * DIM + 3] = 1e37;
+                }
+                let push = |s: &mut Session, first: usize, end: usize| {
+                    let cut = |x: &[f32]| -> Vec<f32> {
+                        (0..2).flat_map(|h| x[(h * n + first) * DIM..(h * n + end) * DIM].to_vec()).collect()
+                    };
+                    let (k, v) = (cut(&k), cut(&v));
+                    let tensor = |x| Tensor::new(x, [1, 2, end - first, DIM]).unwrap();
+                    s.append(tensor(&k), tensor(&v))
+                };
+                let (mut s, mut twin) = (fresh(), fresh());
+                let q = noise(2 * 5 * DIM, 90, 9.0);
+                let attended = |s: &Session| {
+                    let mut out = vec![f32::NAN; 2 * 5 * DIM];
+                    let to = TensorMut::new(&mut out, [1, 2, 5, DIM]).unwrap();
+                    let q = Tensor::new(&q, [1, 2, 5, DIM]).unwrap();
+                    let stats = s.attend(&Attend::new(q, &to), &memory(0)).map_err(|e| e.status);
+                    stats.map(|s| (s.certified, s.certified_error.to_bits(), out))
+                };
+                push(&mut s, 0, if way == 2 { huge } else { n }).unwrap();
+                s.commit().unwrap();
+                push(&mut twin, 0, huge).unwrap();
+                match way {
+                    // The last tokens go, or some in the middle, or what was appended and not published; nothing large in the last.
+                    0 | 3 => s.truncate(huge).unwrap(),
+                    1 => {
+                        assert_eq!(attended(&s), Err(Status::NotFinite));
+                        s.remove_range(huge - 3, huge + 1).unwrap();
+                        twin = fresh();
+                        push(&mut twin, 0, huge - 3).unwrap();
+                        push(&mut twin, huge + 1, n).unwrap();
+                    }
+                    4 => {
+                        s.reset();
+                        push(&mut s, 0, huge).unwrap();
+                        s.commit().unwrap();
+                    }
+                    _ => {
+                        push(&mut s, huge, n).unwrap();
+                        assert!(push(&mut s, 0, 30).is_err() && s.commit().is_err());
+                    }
+                }
+                twin.commit().unwrap();
+                let what = format!("{dtype:?}, certificate {certificate}, value {value}, way {way}");
+                let (a, b) = (attended(&s), attended(&twin));
+                assert!(a == b && a.is_ok(), "{what}: {:?} {:?}", a.map(|a| a.0), b.map(|b| b.0));
+                assert!(attended(&Session::load(&saved(&s), &memory(0)).unwrap()) == attended(&s), "{what}, loaded");
+            }
+        }
+    }
+}

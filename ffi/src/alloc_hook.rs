@@ -94,3 +94,29 @@ pub(crate) fn check_place(mem: *mut u8, bytes: usize, need: usize, field: &'stat
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Addresses are only looked at.
+    fn refusal(addr: usize, bytes: usize, need: usize) -> Option<Status> {
+        let place = core::ptr::without_provenance_mut(addr);
+        check_place(place, bytes, need, "mem").err().map(|e| e.status)
+    }
+
+    #[test]
+    fn a_place_is_aligned_large_enough_and_within_the_address_space() {
+        let most = isize::MAX as usize;
+        assert_eq!(refusal(0, 64, 64), Some(Status::Null));
+        for off in [1, 4, 32, 63] {
+            assert_eq!(refusal(4096 + off, 64, 64), Some(Status::Alignment), "{off}");
+        }
+        assert_eq!([refusal(64, 64, 64), refusal(64, 65, 64), refusal(64, 63, 64)], [None, None, Some(Status::Buffer)]);
+        // No object is larger than half of the address space, and none reaches beyond its end.
+        assert_eq!([refusal(64, most, 64), refusal(64, most + 1, 64)], [None, Some(Status::Shape)]);
+        let last = usize::MAX - 63;
+        assert_eq!([refusal(last, 63, 0), refusal(last, 64, 64)], [None, Some(Status::Shape)]);
+        assert_eq!(refusal(last, usize::MAX, 64), Some(Status::Shape));
+    }
+}

@@ -237,22 +237,10 @@ unsafe fn problem<'a>(desc: *const ice_attention_desc, touched: Touched) -> Resu
         )
     };
     if all {
-        let size = |dtype: ice_dtype| if dtype == ICE_F32 { 4 } else { 2 };
-        let read = |t: &ice_tensor, rows, heads, dim| Place::of(t, size(t.dtype), [batch, heads, rows, dim]);
-        let keys = if shared { NO_TENSOR } else { d.k };
-        let inputs = [
-            read(&d.q, d.rows_q, heads_q, dim_k),
-            read(&keys, d.rows_kv, heads_kv, dim_k),
-            read(&d.v, d.rows_kv, heads_kv, dim_v),
-            view::mask_place(&d.mask, d.rows_q, d.rows_kv),
-        ];
-        let out = Place::of_mut(&d.out, size(d.out.dtype), out_shape);
-        let by_row = [d.lse, d.bounds].map(|p| Place::array(p, batch * heads_q * d.rows_q));
-        overlap::refuse(out, "out", &inputs)?;
-        for (place, field, other) in [(by_row[0], "lse", by_row[1]), (by_row[1], "bounds", by_row[0])] {
-            overlap::refuse(place, field, &inputs)?;
-            overlap::refuse(place, field, &[out, other])?;
-        }
+        let inputs = [Place::of(&q), Place::of(&k), Place::of(&v), Place::of_mask(&mask, batch, heads_q)];
+        let by_row = |p: *mut f32| Place::array(p, batch * heads_q * d.rows_q);
+        let outputs = [(Place::of_mut(&out), "out"), (by_row(d.lse), "lse"), (by_row(d.bounds), "bounds")];
+        overlap::refuse(&outputs, &inputs)?;
     }
     Ok(Problem { q, k, v, out, lse, bounds, mask, options })
 }
@@ -365,9 +353,8 @@ pub unsafe extern "C" fn ice_attention_merge(
         let n = product(rows, dim_v, "rows")?;
         cast::array(out_a.cast_const(), n, "out_a")?;
         cast::array(lse_a.cast_const(), rows, "lse_a")?;
-        let places = [Place::array(lse_a, rows), Place::array(out_b, n), Place::array(lse_b, rows)];
-        overlap::refuse(Place::array(out_a, n), "out_a", &places)?;
-        overlap::refuse(places[0], "lse_a", &places[1..])?;
+        let outputs = [(Place::array(out_a, n), "out_a"), (Place::array(lse_a, rows), "lse_a")];
+        overlap::refuse(&outputs, &[Place::array(out_b, n), Place::array(lse_b, rows)])?;
         let out_a = cast::array_mut(out_a, n, "out_a")?;
         let lse_a = cast::array_mut(lse_a, rows, "lse_a")?;
         let out_b = cast::array(out_b, n, "out_b")?;

@@ -1,6 +1,7 @@
 //! Outputs that share bytes with what a call reads are refused: rows are read while others are written.
 
-use crate::types::{ice_tensor, ice_tensor_mut};
+use iceformer_core::attention::Mask;
+use iceformer_core::mem::{Dtype, Tensor, TensorMut};
 use iceformer_core::{Error, Result, Status};
 
 /// Where the rows of a tensor lie, by address.
@@ -14,25 +15,33 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Rows `[batch, heads, rows, cols]` of elements of `size` bytes, their strides as in the header; checked to fit the address
-    /// space.
-    fn new(base: usize, size: usize, shape: [usize; 4], strides: [usize; 3]) -> Place {
+    fn new((base, strides): (*const u8, [usize; 3]), shape: [usize; 4], dtype: Dtype) -> Place {
         let [batch, heads, rows, cols] = shape;
-        if base == 0 || shape.contains(&0) {
-            return Place { base, width: 0, dims: [(0, 0); 3] };
+        let width = if base.is_null() || shape.contains(&0) { 0 } else { cols * dtype.size() };
+        Place { base: base.addr(), width, dims: [(batch, strides[0]), (heads, strides[1]), (rows, strides[2])] }
+    }
+
+    pub(crate) fn of(t: &Tensor<'_>) -> Place {
+        Place::new(t.place(), t.shape(), t.dtype())
+    }
+
+    pub(crate) fn of_mut(t: &TensorMut<'_>) -> Place {
+        Place::new(t.place(), t.shape(), t.dtype())
+    }
+
+    /// What a mask reads. Biases of more batches or heads than there are will be refused: their number is nothing to go by.
+    pub(crate) fn of_mask(mask: &Mask<'_>, batch: usize, heads: usize) -> Place {
+        match *mask {
+            Mask::Prefix(counts) => Place::array(counts.as_ptr(), counts.len()),
+            Mask::Keys(keep) | Mask::CausalKeys { keep, .. } => Place::array(keep.as_ptr(), keep.len()),
+            Mask::Additive(bias) => {
+                let mut place = Place::of(&bias);
+                place.dims[0].0 = place.dims[0].0.min(batch);
+                place.dims[1].0 = place.dims[1].0.min(heads);
+                place
+            }
+            _ => Place::array(core::ptr::null::<u8>(), 0),
         }
-        let or = |s: usize, packed: usize| if s == 0 { packed } else { s };
-        let row = or(strides[0], cols * size);
-        let head = or(strides[1], rows * row);
-        Place { base, width: cols * size, dims: [(batch, or(strides[2], heads * head)), (heads, head), (rows, row)] }
-    }
-
-    pub(crate) fn of(t: &ice_tensor, size: usize, shape: [usize; 4]) -> Place {
-        Place::new(t.data.addr(), size, shape, [t.row_stride, t.head_stride, t.batch_stride])
-    }
-
-    pub(crate) fn of_mut(t: &ice_tensor_mut, size: usize, shape: [usize; 4]) -> Place {
-        Place::new(t.data.addr(), size, shape, [t.row_stride, t.head_stride, t.batch_stride])
     }
 
     /// `n` elements in a row.
@@ -48,39 +57,40 @@ impl Place {
         self.base.saturating_add(rows).saturating_add(self.width)
     }
 
-    /// Whether a row of this one shares a byte with `low..high`.
-    fn touches(&self, low: usize, high: usize) -> bool {
-        let [(batches, batch), (heads, head), (rows, row)] = self.dims;
-        let after = (low + 1).saturating_sub(self.width);
-        (0..batches).flat_map(|b| (0..heads).map(move |h| (b, h))).any(|(b, h)| {
-            let base = self.base + b * batch + h * head;
-            // The first row that ends behind `low`.
-            let r = after.saturating_sub(base).div_ceil(row.max(1));
-            r < rows && base + r * row < high
-        })
+    fn apart(&self, other: &Place) -> bool {
+        self.width == 0 || other.width == 0 || self.end() <= other.base || other.end() <= self.base
     }
 
+    /// Head `i` of all batches alone.
+    fn head(&self, i: usize) -> Place {
+        let [(_, batch), (heads, head), rows] = self.dims;
+        Place { base: self.base + i / heads * batch + i % heads * head, dims: [(1, 0), (1, 0), rows], ..*self }
+    }
+
+    /// Heads may lie between each other, and so may their rows: looked at one by one only where they are not apart as a whole.
     fn overlaps(&self, other: &Place) -> bool {
-        if self.width == 0 || other.width == 0 || self.end() <= other.base || other.end() <= self.base {
-            return false;
-        }
-        // They may still lie between each other: row by row then.
-        let [(batches, batch), (heads, head), (rows, row)] = self.dims;
-        (0..batches).any(|b| {
-            (0..heads).any(|h| {
-                (0..rows).any(|r| {
-                    let low = self.base + b * batch + h * head + r * row;
-                    other.touches(low, low.saturating_add(self.width))
+        let heads = |p: &Place| p.dims[0].0 * p.dims[1].0;
+        !self.apart(other)
+            && (0..heads(self)).map(|i| self.head(i)).any(|a| {
+                (0..heads(other)).map(|i| other.head(i)).any(|b| {
+                    let [.., (rows, row)] = b.dims;
+                    !a.apart(&b)
+                        && (0..a.dims[2].0).map(|i| a.base + i * a.dims[2].1).any(|low| {
+                            // The first row that ends behind `low`.
+                            let r = (low + 1).saturating_sub(b.base.saturating_add(b.width)).div_ceil(row.max(1));
+                            r < rows && b.base + r * row < low.saturating_add(a.width)
+                        })
                 })
             })
-        })
     }
 }
 
-/// Refuses an output that shares bytes with one of `others`.
-pub(crate) fn refuse(output: Place, field: &'static str, others: &[Place]) -> Result<()> {
-    if others.iter().any(|other| output.overlaps(other)) {
-        return Err(Error::new(Status::Argument, field, "overlaps what the call reads, or another output"));
+/// Refuses an output that shares bytes with an input, or with an output before it.
+pub(crate) fn refuse(outputs: &[(Place, &'static str)], inputs: &[Place]) -> Result<()> {
+    for (i, (output, field)) in outputs.iter().enumerate() {
+        if inputs.iter().chain(outputs[..i].iter().map(|(other, _)| other)).any(|other| output.overlaps(other)) {
+            return Err(Error::new(Status::Argument, field, "overlaps what the call reads, or another output"));
+        }
     }
     Ok(())
 }
@@ -88,6 +98,10 @@ pub(crate) fn refuse(output: Place, field: &'static str, others: &[Place]) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn place(base: usize, shape: [usize; 4], strides: [usize; 3]) -> Place {
+        Place::new((core::ptr::without_provenance(base), strides), shape, Dtype::F32)
+    }
 
     /// Every byte of a place, one by one.
     fn bytes(p: &Place) -> std::collections::BTreeSet<usize> {
@@ -105,19 +119,19 @@ mod tests {
         };
         let (mut yes, mut no) = (0, 0);
         for _ in 0..20_000 {
-            let mut place = || {
+            let mut any = || {
                 let shape = [1 + draw(2), 1 + draw(3), draw(4), 1 + draw(3)];
-                let strides = [4 * draw(9), 4 * draw(12), 4 * draw(30)];
-                Place::new(4 * (20 + draw(60)), 4, shape, strides)
+                let strides = [30, 12, 9].map(|most| 4 * (1 + draw(most)));
+                place(4 * (20 + draw(60)), shape, strides)
             };
-            let (a, b) = (place(), place());
+            let (a, b) = (any(), any());
             let want = !bytes(&a).is_disjoint(&bytes(&b));
             assert!(a.overlaps(&b) == want && b.overlaps(&a) == want, "{:?} {:?}", (a.base, a.dims), (b.base, b.dims));
             (yes, no) = (yes + usize::from(want), no + usize::from(!want));
         }
         assert!(yes > 3000 && no > 3000, "{yes} {no}");
         // Rows of one buffer side by side, as of queries and outputs that are interleaved.
-        let side = |at: usize| Place::new(1000 + at, 4, [1, 4, 1000, 8], [4 * 64, 4 * 8, 0]);
+        let side = |at: usize| place(1000 + at, [1, 4, 1000, 8], [0, 4 * 8, 4 * 64]);
         assert!(!side(0).overlaps(&side(4 * 32)) && side(0).overlaps(&side(4 * 31)));
     }
 }

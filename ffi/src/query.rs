@@ -216,29 +216,19 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
             return Err(Error::new(Status::Shape, "dim_v", "must be at least 1").value(0));
         }
         let ids = cast::count(index.inner.ids().max().map_or(0, |id| id + 1));
-        let values = view::tensor(&values, [1, 1, ids, a.dim_v], names!("values"))?.head(0, 0);
+        let values = view::tensor(&values, [1, 1, ids, a.dim_v], names!("values"))?;
         let options = match cast::nullable_sized(a.options, "options")? {
             Some(o) => view::attention_options(&o)?,
             None => Default::default(),
         };
-        let mask_given = cast::nullable_sized(a.mask, "mask")?;
-        let mask = match mask_given {
+        let mask = match cast::nullable_sized(a.mask, "mask")? {
             Some(m) => view::mask(&m, a.n, ids)?,
             None => Mask::None,
         };
-        let size = if (*a.values).dtype == ICE_F32 { 4 } else { 2 };
-        let inputs = [
-            Place::array(a.queries, a.n * index.inner.dim()),
-            Place::of(&*a.values, size, [1, 1, ids, a.dim_v]),
-            match mask_given {
-                Some(m) => view::mask_place(&m, a.n, ids),
-                None => Place::array(a.lse, 0),
-            },
-        ];
-        let out_place = Place::array(a.out, cast::product(a.n, a.dim_v, "out")?);
-        overlap::refuse(out_place, "out", &inputs)?;
-        overlap::refuse(Place::array(a.lse, a.n), "lse", &inputs)?;
-        overlap::refuse(Place::array(a.lse, a.n), "lse", &[out_place])?;
+        let queries_place = Place::array(a.queries, a.n * index.inner.dim());
+        let inputs = [queries_place, Place::of(&values), Place::of_mask(&mask, 1, 1)];
+        let out = Place::array(a.out, cast::product(a.n, a.dim_v, "out")?);
+        overlap::refuse(&[(out, "out"), (Place::array(a.lse, a.n), "lse")], &inputs)?;
         let out = cast::array_mut(a.out, cast::product(a.n, a.dim_v, "out")?, "out")?;
         let lse = if a.lse.is_null() { None } else { Some(cast::array_mut(a.lse, a.n, "lse")?) };
         let mut out = RowsMut::new(out, a.dim_v)?;
@@ -250,7 +240,7 @@ unsafe fn attend(index: *const ice_index, a: Attention) -> Result<()> {
         with_scratch(index, a.scratch, make, |s| {
             let (scratch, room, stats) = s.parts();
             let done = index_attention(
-                &IndexProblem::new(&index.inner, queries, values).mask(mask).options(options),
+                &IndexProblem::new(&index.inner, queries, values.head(0, 0)).mask(mask).options(options),
                 scratch,
                 room,
                 &mut out,

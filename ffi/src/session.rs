@@ -11,7 +11,7 @@ use crate::view::{self, names, tensor, tensor_mut};
 use crate::{guard, memory};
 use core::ffi::c_void;
 use core::ptr::{NonNull, null};
-use iceformer_core::attention::{Attend, HeadCache, Session, SessionOptions};
+use iceformer_core::attention::{Attend, HeadCache, Mask, Session, SessionOptions};
 use iceformer_core::mem::{Layout, Plan};
 use iceformer_core::{Error, Result, Status};
 
@@ -259,9 +259,9 @@ fn part(n: usize, ith: u32, nth: u32) -> core::ops::Range<usize> {
 /// Shapes: k [heads_kv, n, dim_k]; v [heads_kv, n, dim_v]; batch strides are not used.
 /// @param ith, nth  part and number of parts; heads are split in contiguous ranges, parts beyond the heads are empty.
 /// Ownership: everything is copied.
-/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_CAPACITY, ICE_ERR_STRIDE, ICE_ERR_ALIGNMENT, ICE_ERR_ARGUMENT (ith, nth).
-/// After one of these in any part ice_session_commit takes all parts back. ICE_ERR_STATE: the part was appended already and
-/// waits for a commit; it stays as it is.
+/// Errors: ICE_ERR_NOT_FINITE (row), ICE_ERR_CAPACITY, ICE_ERR_STRIDE, ICE_ERR_ALIGNMENT. After one of these in any part
+/// ice_session_commit takes all parts back. ICE_ERR_ARGUMENT (ith, nth): no part is touched. ICE_ERR_STATE: the part was
+/// appended already and waits for a commit; it stays as it is.
 /// Threads: partitioned. Allocates: never. Cost: O(n (dim_k + dim_v)) per head; in accelerated and auto mode every 256th
 /// token also gathers its segment into cells, O(256 (dim_k^2 / 8 + dim_k + dim_v)). The bits do not depend on how tokens
 /// are cut into appends. Since 0.1.
@@ -389,21 +389,15 @@ pub unsafe extern "C" fn ice_session_attend(
             check_part(ith, nth)?;
             let stats = stats_output(stats)?;
             let (heads, dim_k, dim_v) = (session.options().heads_q, session.options().dim_k, session.options().dim_v);
-            let (q_given, out_given) = (q, out);
             let q = tensor(cast::pointer(q, "q")?.as_ref(), [1, heads, rows, dim_k], names!("q"))?;
-            let mask_given = cast::nullable_sized(mask, "mask")?;
-            let none = Place::array(lse, 0);
-            let mask_place = mask_given.map_or(none, |m| view::mask_place(&m, rows, session.len()));
-            let mask = match mask_given {
+            let mask = match cast::nullable_sized(mask, "mask")? {
                 Some(m) => Some(view::mask(&m, rows, session.len())?),
                 None => None,
             };
             let out = tensor_mut(cast::pointer(out, "out")?.as_ref(), [1, heads, rows, dim_v], names!("out"))?;
-            let place = |dtype| if dtype == ICE_F32 { 4 } else { 2 };
-            let read = Place::of(&*q_given, place((*q_given).dtype), [1, heads, rows, dim_k]);
-            let written = Place::of_mut(&*out_given, place((*out_given).dtype), [1, heads, rows, dim_v]);
-            overlap::refuse(written, "out", &[read, mask_place])?;
-            overlap::refuse(Place::array(lse, heads * rows), "lse", &[read, written, mask_place])?;
+            let mask_place = Place::of_mask(mask.as_ref().unwrap_or(&Mask::None), 1, heads);
+            let outputs = [(Place::of_mut(&out), "out"), (Place::array(lse, heads * rows), "lse")];
+            overlap::refuse(&outputs, &[Place::of(&q), mask_place])?;
             let lse = view::by_row(lse, 1, heads, rows, "lse")?;
             let memory = if work.is_null() {
                 work_memory(work.cast(), work_bytes, 0, Source::System)?

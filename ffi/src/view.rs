@@ -1,7 +1,6 @@
 //! From descriptors of the header to the core's views and options.
 
 use crate::cast::{self, choice, count, flags, reserved};
-use crate::overlap::Place;
 use crate::types::*;
 use iceformer_core::attention::{AttentionOptions, AttentionStats, Mask, Mode, Reason};
 use iceformer_core::mem::{Dtype, Tensor, TensorMut};
@@ -58,32 +57,10 @@ pub(crate) unsafe fn tensor_mut<'a>(t: &ice_tensor_mut, shape: [usize; 4], names
     let strides = [t.row_stride, t.head_stride, t.batch_stride];
     // SAFETY: passed on; overlap is checked right below, before anything is written.
     let view = unsafe { TensorMut::from_raw(t.data.cast(), dtype, shape, strides, names.whole)? };
-    apart(shape, strides, dtype.size(), names.whole)?;
+    if !view.rows_are_apart() {
+        return Err(Error::new(Status::Stride, names.whole, "rows overlap"));
+    }
     Ok(view)
-}
-
-/// Refuses strides by which two rows would share bytes: ordered by stride, each must step over all the smaller ones.
-fn apart(shape: [usize; 4], strides: [usize; 3], size: usize, field: &'static str) -> Result<()> {
-    let [batch, heads, rows, cols] = shape;
-    if shape.contains(&0) {
-        return Ok(());
-    }
-    // No overflow: the view was checked to fit the address space.
-    let or = |s: usize, packed: usize| if s == 0 { packed } else { s };
-    let row = or(strides[0], cols * size);
-    let head = or(strides[1], rows * row);
-    let mut dims = [(row, rows), (head, heads), (or(strides[2], heads * head), batch)];
-    dims.sort_unstable();
-    let mut extent = cols * size;
-    for (stride, n) in dims {
-        if n > 1 {
-            if stride < extent {
-                return Err(Error::new(Status::Stride, field, "rows overlap").need(extent, stride));
-            }
-            extent += (n - 1) * stride;
-        }
-    }
-    Ok(())
 }
 
 /// An output of one number a row: packed f32 `[batch, heads, rows]`.
@@ -138,19 +115,6 @@ pub(crate) unsafe fn mask<'a>(m: &ice_mask, rows_q: usize, rows_kv: usize) -> Re
 /// Position of query row 0.
 fn position(q_pos0: u64, rows_q: usize, rows_kv: usize) -> u64 {
     if q_pos0 == ICE_POSITION_LAST { rows_kv.saturating_sub(rows_q) as u64 } else { q_pos0 }
-}
-
-/// Where the array lies that the mask reads, once it has been checked.
-pub(crate) fn mask_place(m: &ice_mask, rows_q: usize, rows_kv: usize) -> Place {
-    match m.kind {
-        ICE_MASK_PREFIX => Place::array(m.prefix, m.prefix_len),
-        ICE_MASK_KEYS | ICE_MASK_CAUSAL_KEYS => Place::array(m.keys, m.keys_len),
-        ICE_MASK_ADDITIVE => {
-            let (batch, heads) = (m.bias_batch.max(1) as usize, m.bias_heads.max(1) as usize);
-            Place::of(&m.bias, if m.bias.dtype == ICE_F32 { 4 } else { 2 }, [batch, heads, rows_q, rows_kv])
-        }
-        _ => Place::array(core::ptr::null::<u8>(), 0),
-    }
 }
 
 /// Attention options, sizes already checked.
@@ -225,25 +189,5 @@ pub(crate) fn stats(s: &AttentionStats) -> ice_attention_stats {
         measured_error: s.measured.mean(),
         measured_p95: s.measured.p95(),
         measured_worst: s.measured.worst(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn overlap() {
-        // [rows, heads, cols] in memory: rows step over all heads.
-        assert!(apart([1, 3, 5, 4], [48, 16, 0], 4, "out").is_ok());
-        assert!(apart([2, 3, 5, 4], [0, 0, 0], 4, "out").is_ok());
-        assert!(apart([2, 3, 5, 4], [48, 16, 240], 4, "out").is_ok());
-        // Heads on top of each other, rows shorter than they are, batches into heads.
-        assert!(apart([1, 3, 5, 4], [16, 16, 0], 4, "out").is_err());
-        assert!(apart([1, 3, 5, 4], [48, 12, 0], 4, "out").is_err());
-        assert!(apart([2, 3, 5, 4], [0, 0, 16], 4, "out").is_err());
-        // A stride of a dimension of one does not matter.
-        assert!(apart([1, 1, 5, 4], [16, 4, 4], 4, "out").is_ok());
-        assert!(apart([0, 3, 5, 4], [4, 4, 4], 4, "out").is_ok());
     }
 }

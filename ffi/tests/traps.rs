@@ -41,6 +41,18 @@ fn causal_rows_are_the_last_ones_unless_they_are_placed() {
         heads.out
     };
     assert_eq!(out(None), out(Some(0)));
+    // With padding the rows stand there, too.
+    let keep = [1u8; ROWS_KV];
+    let padded = |change: &dyn Fn(&mut ice_mask)| {
+        let mut heads = Heads::new();
+        let mut d = heads.desc();
+        (d.mask.kind, d.mask.keys, d.mask.keys_len) = (ICE_MASK_CAUSAL_KEYS, keep.as_ptr(), ROWS_KV);
+        change(&mut d.mask);
+        attend(&d);
+        heads.out
+    };
+    assert_eq!(padded(&|_| ()), padded(&|m| m.q_pos0 = (ROWS_KV - ROWS_Q) as u64));
+    assert_ne!(padded(&|_| ()), padded(&|m| m.q_pos0 = 0));
     // A session's mask and its default are the same.
     let s = new_session(&session_options());
     append(s, 9, 4);
@@ -128,6 +140,11 @@ fn outputs_over_inputs_are_refused() {
     (d.mask.kind, d.mask.bias) = (ICE_MASK_ADDITIVE, ice_tensor { data: room.cast(), ..tensor(&[]) });
     same(&mut d, 20);
     refuse("out", &d);
+    // Biases of more heads than there are: refused at once, whatever their number.
+    (d.mask.bias_batch, d.mask.bias_heads) = (u32::MAX, u32::MAX);
+    (d.mask.bias.row_stride, d.mask.bias.head_stride, d.mask.bias.batch_stride) = (4 * ROWS_KV, 4, 4);
+    same(&mut d, 2000);
+    refused(ICE_ERR_SHAPE, &["mask.bias"], |e| unsafe { ice_attention(&d, null_mut(), 0, null_mut(), e) });
     let mut d = base;
     (d.mask.kind, d.mask.keys, d.mask.keys_len) = (ICE_MASK_KEYS, within(0).cast(), ROWS_KV);
     same(&mut d, 1);
@@ -184,6 +201,8 @@ fn a_part_is_appended_once_before_a_commit() {
     refused(ICE_ERR_STATE, &["ice_session_append: session: this part was appended already"], |e| push(0, e));
     ok(|e| push(1, e));
     refused(ICE_ERR_STATE, &["already"], |e| push(1, e));
+    // A part that there is not touches none.
+    refused(ICE_ERR_ARGUMENT, &["ith"], |e| push(2, e));
     // What was appended once is kept.
     ok(|e| unsafe { ice_session_commit_err(s, e) });
     append(twin, 2, 5);

@@ -9,6 +9,7 @@ use crate::error::{Error, Result, Status, reserved, same};
 use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
 use crate::mem::{Buf, Maker, Rows};
 use crate::simd::Isa;
+use core::ops::Range;
 
 /// Keys and values of one KV head; disjoint heads of a session may be appended to by different threads.
 ///
@@ -45,10 +46,10 @@ pub struct HeadCache {
     published: usize,
     pending: usize,
     failed: Option<Error>,
-    /// Largest magnitudes of a key and a value so far, kept when tokens go.
-    largest: [f32; 2],
-    /// Lengths of the longest ones, where certificates ask for them.
-    longest: Option<[f32; 2]>,
+    /// Whether certificates ask for lengths.
+    certified: bool,
+    /// Of the keys that are there, and of the values: the largest magnitude, and the length of the longest if somebody asks for it.
+    most: [[f32; 2]; 2],
     /// One row in f32.
     row: Buf<f32>,
 }
@@ -70,8 +71,8 @@ impl HeadCache {
             published: 0,
             pending: 0,
             failed: None,
-            largest: [0.0; 2],
-            longest: o.attention.certificate.then_some([0.0; 2]),
+            certified: o.attention.certificate,
+            most: [[0.0; 2]; 2],
             row: m.filled(o.dim_k.max(o.dim_v), 0.0),
         }
     }
@@ -118,6 +119,7 @@ impl HeadCache {
         match result {
             Ok(()) => {
                 self.pending += n;
+                self.most = self.extremes(self.most, from..from + n);
                 self.build();
             }
             Err(_) => self.cut(from),
@@ -167,25 +169,39 @@ impl HeadCache {
         Err(Error::new(Status::NotFinite, field, "a number does not fit the storage type"))
     }
 
-    /// After the key and the value of token `at` were stored: the index, and what is known of all of them.
+    /// After the key and the value of token `at` were stored.
     fn note(&mut self, at: usize) -> Result<()> {
         if TOP_K && let Some(index) = &mut self.index {
             // The stored key, rounded, so that both ways of attending see the same numbers.
             let stored = self.keys.rows(at + 1, self.dim_k).slice(at, 1);
             index.insert(stored, Some(&[at as u64])).map_err(|e| e.of("k"))?;
         }
-        for (most, rows) in
-            self.largest.iter_mut().zip([self.keys.rows(at + 1, self.dim_k), self.values.rows(at + 1, self.dim_v)])
-        {
-            *most = most.max(rows.largest(at));
-        }
-        if CERTIFICATES && let Some(longest) = &mut self.longest {
-            let rows = [self.keys.rows(at + 1, self.dim_k), self.values.rows(at + 1, self.dim_v)];
-            for (most, rows) in longest.iter_mut().zip(rows) {
-                *most = most.max(length(&rows, at) as f32 * (1.0 + f32::EPSILON));
+        Ok(())
+    }
+
+    /// The most of these tokens and of others.
+    fn extremes(&self, mut most: [[f32; 2]; 2], tokens: Range<usize>) -> [[f32; 2]; 2] {
+        for (value, [largest, longest]) in most.iter_mut().enumerate() {
+            let (store, dim) = if value == 0 { (&self.keys, self.dim_k) } else { (&self.values, self.dim_v) };
+            let rows = store.rows(tokens.end, dim);
+            for at in tokens.clone() {
+                *largest = largest.max(rows.largest(at));
+                if CERTIFICATES && self.certified {
+                    *longest = longest.max(length(&rows, at) as f32 * (1.0 + f32::EPSILON));
+                }
             }
         }
-        Ok(())
+        most
+    }
+
+    /// Before these tokens go: what is the most of the others, where it was of these.
+    fn forget(&mut self, tokens: Range<usize>) {
+        let gone = self.extremes([[0.0; 2]; 2], tokens.clone());
+        let mut both = gone.as_flattened().iter().zip(self.most.as_flattened());
+        if both.any(|(gone, most)| *gone > 0.0 && gone >= most) {
+            let before = self.extremes([[0.0; 2]; 2], 0..tokens.start);
+            self.most = self.extremes(before, tokens.end..self.published + self.pending);
+        }
     }
 
     /// Stores `n` tokens of a saved head, all keys and then all values, unpublished; `restore_index` must follow.
@@ -203,12 +219,14 @@ impl HeadCache {
     /// Indexes restored tokens, or gathers them into cells.
     pub(super) fn restore_index(&mut self) -> Result<()> {
         (0..self.pending).try_for_each(|at| self.note(at))?;
+        self.most = self.extremes([[0.0; 2]; 2], 0..self.pending);
         self.build();
         Ok(())
     }
 
     /// Drops everything from token `len` on; cells are the caller's to cut.
     fn cut(&mut self, len: usize) {
+        self.forget(len..self.published + self.pending);
         self.keys.truncate(len * self.dim_k);
         self.values.truncate(len * self.dim_v);
         if TOP_K && let Some(index) = &mut self.index {
@@ -267,6 +285,7 @@ impl HeadCache {
             return;
         }
         self.cut_cells(begin);
+        self.forget(begin..end);
         self.keys.drain(begin * self.dim_k, end * self.dim_k);
         self.values.drain(begin * self.dim_v, end * self.dim_v);
         let left = self.published - (end - begin);
@@ -291,8 +310,7 @@ impl HeadCache {
         self.published = 0;
         self.pending = 0;
         self.failed = None;
-        self.largest = [0.0; 2];
-        self.longest = self.longest.map(|_| [0.0; 2]);
+        self.most = [[0.0; 2]; 2];
         if TOP_K && let Some(index) = &mut self.index {
             index.clear();
         }
@@ -309,14 +327,14 @@ impl HeadCache {
         self.values.rows(self.published, self.dim_v)
     }
 
-    /// Largest magnitudes of a key and a value since the last reset.
+    /// Largest magnitudes of a key and a value.
     pub(super) fn largest(&self) -> [f32; 2] {
-        self.largest
+        self.most.map(|[largest, _]| largest)
     }
 
-    /// Lengths of the longest key and value since the last reset; zeros where nobody certifies.
+    /// Lengths of the longest key and value; zeros where nobody certifies.
     pub(super) fn longest(&self) -> [f32; 2] {
-        self.longest.unwrap_or_default()
+        self.most.map(|[_, longest]| longest)
     }
 
     pub(super) fn clusters(&self) -> Option<&Clusters> {

@@ -9,7 +9,7 @@ use super::problem::{Checked, Problem};
 use super::stats::AttentionStats;
 use super::{Mode, clock, clustered};
 use crate::error::{Error, Result, Status};
-use crate::features::{ACCELERATED, Part, TOP_K};
+use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
 use crate::mem::{Layout, Maker, Memory, Objects, Plan};
 
 /// Work memory of one part; made once per part, so its own size does not matter.
@@ -71,7 +71,7 @@ fn run_part(
             let certificate = certificates::of_call(problem, checked);
             let dense = Dense {
                 q: problem.q,
-                kv: |batch, head| {
+                kv: &|batch, head| {
                     let k = if o.shared() { problem.q } else { problem.k };
                     (k.head(batch, head), problem.v.head(batch, head))
                 },
@@ -84,8 +84,8 @@ fn run_part(
                 shared_qk: o.shared_qk,
                 isa: o.isa.unwrap_or_else(crate::simd::Isa::best),
             };
-            dense.run(work, ith, nth, &mut stats, |head, begin, n, stats| {
-                if let Some(certificate) = &certificate {
+            dense.run(work, ith, nth, &mut stats, &|head, begin, n, stats| {
+                if CERTIFICATES && let Some(certificate) = &certificate {
                     certificate.exact(&problem.q, &problem.out, head, begin, n, stats);
                 }
             });

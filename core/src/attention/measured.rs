@@ -1,5 +1,7 @@
 //! Errors of sampled rows, which are attended exactly and approximately.
 
+use crate::features::ACCELERATED;
+
 /// Bins of relative errors, two an octave, the last from 1 on.
 const BINS: usize = 32;
 
@@ -42,6 +44,9 @@ impl Measured {
 
     /// Adds those of another part.
     pub(super) fn add(&mut self, other: &Measured) {
+        if !ACCELERATED {
+            return;
+        }
         self.rows += other.rows;
         self.squares = [0, 1].map(|i| self.squares[i] + other.squares[i]);
         self.worst = self.worst.max(other.worst);
@@ -50,17 +55,20 @@ impl Measured {
 
     /// Rows measured: of each KV head its own.
     pub fn rows(&self) -> u64 {
-        self.rows
+        if ACCELERATED { self.rows } else { 0 }
     }
 
     /// Root of the squared errors of all rows and heads by their squared outputs; NaN where nothing was measured.
     pub fn mean(&self) -> f32 {
         let [error, output] = self.squares;
-        if self.rows == 0 { f32::NAN } else { libm::sqrt(error / output.max(f64::MIN_POSITIVE)) as f32 }
+        if self.rows() == 0 { f32::NAN } else { libm::sqrt(error / output.max(f64::MIN_POSITIVE)) as f32 }
     }
 
     /// An error that 95 of 100 rows keep, within a factor of 1.42; NaN where nothing was measured.
     pub fn p95(&self) -> f32 {
+        if self.rows() == 0 {
+            return f32::NAN;
+        }
         let all: u64 = self.bins.iter().map(|&n| u64::from(n)).sum();
         let (mut seen, mut bin) = (0, 0);
         while bin + 1 < BINS && (seen + u64::from(self.bins[bin])) * 100 < all * 95 {
@@ -73,7 +81,7 @@ impl Measured {
 
     /// The largest error of a row; NaN where nothing was measured.
     pub fn worst(&self) -> f32 {
-        if self.rows == 0 { f32::NAN } else { self.worst }
+        if self.rows() == 0 { f32::NAN } else { self.worst }
     }
 }
 

@@ -13,7 +13,7 @@ use super::tunables::{DECODE_BELOW, FINEST, TOP_K_SHARE};
 use super::{Mask, Masking, Mode, clock};
 use crate::dci::Scratch;
 use crate::error::{Error, Result, Status, same_shape};
-use crate::features::{ACCELERATED, TOP_K};
+use crate::features::{ACCELERATED, CERTIFICATES, TOP_K};
 use crate::mem::{Dtype, Maker, Memory, MemoryReport, Objects, Plan, Tensor, TensorMut};
 
 /// KV cache with its index or cells. Tokens are appended by KV head and published by [`commit`](Session::commit); rows attend to
@@ -229,7 +229,8 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps the first `len` tokens. O(tokens removed), with cells O(tokens kept) when a complete segment goes.
+    /// Keeps the first `len` tokens. O(tokens removed); O(tokens kept), too, when the largest key or value goes or, with cells, a complete
+    /// segment.
     ///
     /// # Errors
     /// `Argument` beyond the length; `State` between append and commit.
@@ -272,9 +273,9 @@ impl Session {
         let few = o.dense_below == 0 && rows <= FEW;
         let pays = o.least().max(if few { DECODE_BELOW } else { SEGMENT });
         // Bounds and the finest tolerances need every key.
-        let whole = o.attention.certificate || o.attention.tolerance < FINEST;
+        let whole = ACCELERATED && (o.attention.certificate || o.attention.tolerance < FINEST);
         match o.attention.mode {
-            Mode::TopK if short || self.top_k() >= self.len => (Mode::Exact, Reason::Short),
+            Mode::TopK if !TOP_K || short || self.top_k() >= self.len => (Mode::Exact, Reason::Short),
             Mode::TopK => (Mode::TopK, Reason::Requested),
             Mode::Auto if !ACCELERATED => (Mode::Exact, Reason::OnlyWay),
             Mode::Accelerated | Mode::Auto if whole => (Mode::Exact, Reason::OnlyWay),
@@ -396,7 +397,7 @@ impl Session {
             let largest = self.heads.iter().map(HeadCache::largest);
             let largest = largest.fold([0.0f32; 2], |a, b| [a[0].max(b[0]), a[1].max(b[1])]);
             check_range(&q, largest, self.len)?;
-            if mode == Mode::TopK {
+            if TOP_K && mode == Mode::TopK {
                 (0..o.heads_q).try_for_each(|h| check_norms(&q.head(0, h), "q"))?;
             }
         }
@@ -418,7 +419,7 @@ impl Session {
             let certificate = certificates::of_session(a, &masking, longest, self.len, out);
             let dense = Dense {
                 q,
-                kv: |_, head: usize| (self.heads[head].keys(), self.heads[head].values()),
+                kv: &|_, head: usize| (self.heads[head].keys(), self.heads[head].values()),
                 heads_kv: o.heads_kv,
                 out,
                 lse,
@@ -428,8 +429,8 @@ impl Session {
                 shared_qk: false,
                 isa: o.isa(),
             };
-            dense.run(&mut exact_work, ith, nth, &mut stats, |head, begin, n, stats| {
-                if let Some(certificate) = &certificate {
+            dense.run(&mut exact_work, ith, nth, &mut stats, &|head, begin, n, stats| {
+                if CERTIFICATES && let Some(certificate) = &certificate {
                     certificate.exact(&q, out, head, begin, n, stats);
                 }
             });

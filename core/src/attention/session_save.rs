@@ -174,8 +174,9 @@ impl Session {
         checked(bytes).map(|header| header.options)
     }
 
-    /// Rebuilds a saved session in `memory`; it attends as the saved one did. O(tokens), plus the index. Nothing is allocated where
-    /// all of it would exceed the limit of `memory`: set one for bytes of strangers, whose header may ask for any capacity.
+    /// Rebuilds a saved session in `memory`; it attends as the saved one did, but for what accelerated rows had found: that is found anew.
+    /// O(tokens), plus the index. Nothing is allocated where all of it would exceed the limit of `memory`: set one for bytes of
+    /// strangers, whose header may ask for any capacity.
     ///
     /// # Errors
     /// `Buffer` for damaged, truncated or foreign bytes; `Unsupported` where this build lacks what they need; `NoMemory`,

@@ -1,6 +1,6 @@
 //! The structure behind the answers: every list sorted and complete, every key in the cell of its nearest parent.
 
-use super::level::ROOT;
+use super::level::{ROOT, room};
 use super::scratch::Budget;
 use super::search::Place;
 use super::slots::NO_ID;
@@ -185,4 +185,11 @@ proptest! {
             }
         }
     }
+}
+
+/// The mean of the keys that are promoted so high, and eight deviations: more has no room, and is not promoted.
+#[test]
+fn levels_have_room_for_eight_deviations() {
+    assert_eq!([room(10_000, 0.1, 0), room(10_000, 0.1, 1), room(10_000, 0.1, 2)], [10_000, 1268, 196]);
+    assert_eq!([room(100, 0.5, 1), room(100, 0.25, 1), room(0, 0.5, 1)], [100, 81, 0]);
 }

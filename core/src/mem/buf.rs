@@ -22,8 +22,17 @@ unsafe impl<T: Copy + Sync> Sync for Buf<T> {}
 impl<T: Copy> Buf<T> {
     /// An empty array without a block.
     pub fn new(memory: &Memory) -> Self {
+        // SAFETY: there is none.
+        unsafe { Buf::of_block(Block::none(memory)) }
+    }
+
+    /// An empty array in a block.
+    ///
+    /// # Safety
+    /// The block was taken for elements of this size, or is none.
+    pub(super) unsafe fn of_block(block: Block) -> Self {
         const { assert!(align_of::<T>() <= ALIGN && size_of::<T>() > 0) };
-        Buf { ptr: NonNull::dangling(), len: 0, cap: 0, memory: memory.clone() }
+        Buf { ptr: block.ptr.cast(), len: 0, cap: block.cap, memory: block.memory }
     }
 
     /// An empty array with room for `cap` elements: one block, or none for 0.
@@ -176,6 +185,30 @@ impl<T: Copy> Buf<T> {
     /// The memory this array lives in.
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+}
+
+/// What an array lies in, for elements of any type.
+pub(super) struct Block {
+    ptr: NonNull<u8>,
+    cap: usize,
+    memory: Memory,
+}
+
+impl Block {
+    /// None: aligned for any type all the same.
+    pub(super) fn none(memory: &Memory) -> Block {
+        #[repr(align(64))]
+        struct Aligned;
+        const { assert!(align_of::<Aligned>() == ALIGN) };
+        Block { ptr: NonNull::<Aligned>::dangling().cast(), cap: 0, memory: memory.clone() }
+    }
+
+    /// Takes one for `cap` elements of `size` bytes, where there is none.
+    pub(super) fn take(&mut self, cap: usize, size: usize) -> Result<()> {
+        self.ptr = room(&self.memory, cap, size)?;
+        self.cap = cap;
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The arrays of an object, written once: made, or only counted.
 
+use super::buf::Block;
 use super::{Buf, Memory, Plan};
 use crate::error::Result;
 
@@ -37,11 +38,19 @@ impl<'a> Maker<'a> {
     }
 
     /// As [`Buf::with_capacity`].
-    #[inline(never)]
     pub(crate) fn room<T: Copy>(&mut self, cap: usize) -> Buf<T> {
-        let mut b = Buf::new(self.memory);
-        self.other(|plan| Buf::<T>::plan(plan, cap), || b.reserve(cap));
-        b
+        // SAFETY: the block was taken for so many elements of this size.
+        unsafe { Buf::of_block(self.block(cap, size_of::<T>())) }
+    }
+
+    /// A block for `cap` elements of `size` bytes: a copy of this for every type of element would be most of the code.
+    #[inline(never)]
+    fn block(&mut self, cap: usize, size: usize) -> Block {
+        let mut block = Block::none(self.memory);
+        if cap > 0 {
+            self.other(|plan| plan.add_array(cap, size), || block.take(cap, size));
+        }
+        block
     }
 
     /// As [`Buf::filled`].

@@ -54,7 +54,12 @@ impl Plan {
 
     /// One block of `n` elements of `T`.
     pub fn add<T>(&mut self, n: usize) {
-        match n.checked_mul(size_of::<T>()) {
+        self.add_array(n, size_of::<T>());
+    }
+
+    /// One block of `n` elements of `size` bytes.
+    pub(super) fn add_array(&mut self, n: usize, size: usize) {
+        match n.checked_mul(size) {
             Some(bytes) => self.add_bytes(bytes),
             None => self.overflow = true,
         }

@@ -10,6 +10,7 @@ use super::panel::{SELF, factor};
 use super::spans::{clamp, look_at, next_block};
 use super::tunables::{FAR, FEW, MOST};
 use super::work::{ALIGN, Work, few_block, few_stride, finish_row, note_seen};
+use crate::features::ACCELERATED;
 use crate::mem::{Rows, RowsMut, Tensor, TensorMut};
 use crate::simd::bias::add_bias;
 use crate::simd::decode::{self, Lies, Weights};
@@ -146,7 +147,7 @@ impl Few<'_> {
                     maxima[r] = top;
                 }
                 weights[r] = weights[r] * alpha[r] + simd::exp2_sum(s, x, factor, maxima[r]);
-                if let Some(look) = &mut look {
+                if ACCELERATED && let Some(look) = &mut look {
                     look(r, first, &scores[r * stride..][lo..hi], weights[r]);
                 }
             }

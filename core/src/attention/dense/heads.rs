@@ -9,10 +9,16 @@ use crate::features::SHARED_QK;
 use crate::mem::{Rows, Tensor, TensorMut};
 use crate::simd::Isa;
 
-/// All heads of a problem; `kv` gives keys and values of a (batch, KV head).
-pub(crate) struct Dense<'a, F> {
+/// Keys and values of a (batch, KV head).
+type KeysAndValues<'a> = dyn Fn(usize, usize) -> (Rows<'a>, Rows<'a>) + 'a;
+
+/// Comes after rows of a (batch, head): from which on, and how many.
+type Done<'a> = dyn Fn([usize; 2], usize, usize, &mut AttentionStats) + 'a;
+
+/// All heads of a problem. One copy of the code for calls and sessions.
+pub(crate) struct Dense<'a> {
     pub(crate) q: Tensor<'a>,
-    pub(crate) kv: F,
+    pub(crate) kv: &'a KeysAndValues<'a>,
     pub(crate) heads_kv: usize,
     pub(crate) out: &'a TensorMut<'a>,
     pub(crate) lse: Option<&'a TensorMut<'a>>,
@@ -48,21 +54,13 @@ fn rows_of(block: usize, most: usize, rows: usize) -> (usize, usize) {
     (begin, if inside(begin + n) && left <= FEW { n + left } else { n })
 }
 
-impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
+impl Dense<'_> {
     fn shared(&self) -> bool {
         SHARED_QK && self.shared_qk
     }
 
-    /// Part `ith` of `nth`, added to the statistics; `done` comes after rows of a (batch, head), from which on and how many. What is
-    /// computed for a row does not depend on `nth`.
-    pub(crate) fn run(
-        &self,
-        work: &mut Work,
-        ith: usize,
-        nth: usize,
-        stats: &mut AttentionStats,
-        done: impl Fn([usize; 2], usize, usize, &mut AttentionStats),
-    ) {
+    /// Part `ith` of `nth`, added to the statistics. What is computed for a row does not depend on `nth`.
+    pub(crate) fn run(&self, work: &mut Work, ith: usize, nth: usize, stats: &mut AttentionStats, done: &Done<'_>) {
         let [batch, heads, rows, _] = self.q.shape();
         let group = heads / self.heads_kv;
         if rows <= FEW && group > 1 && !self.shared() {
@@ -89,14 +87,7 @@ impl<'a, F: Fn(usize, usize) -> (Rows<'a>, Rows<'a>)> Dense<'a, F> {
     }
 
     /// Few rows: heads of a KV head together, in as few pieces as keep all parts busy.
-    fn run_groups(
-        &self,
-        work: &mut Work,
-        ith: usize,
-        nth: usize,
-        stats: &mut AttentionStats,
-        done: impl Fn([usize; 2], usize, usize, &mut AttentionStats),
-    ) {
+    fn run_groups(&self, work: &mut Work, ith: usize, nth: usize, stats: &mut AttentionStats, done: &Done<'_>) {
         let [batch, heads, rows, _] = self.q.shape();
         let group = heads / self.heads_kv;
         let most = (MOST / rows.max(1)).min(group);
