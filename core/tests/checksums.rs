@@ -18,6 +18,10 @@ use iceformer_core::mem::{Dtype, Plan, Rows, RowsMut, Tensor, TensorMut, bf16, f
 use iceformer_core::simd::Isa;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Mutex;
+
+/// Held by who limits the instruction sets of the process.
+static LIMIT: Mutex<()> = Mutex::new(());
 
 /// FNV-1a over numbers.
 #[derive(Clone, Copy)]
@@ -421,10 +425,15 @@ fn sessions(isa: Isa, mode: Mode, tokens: usize, note: &mut dyn FnMut(String, Su
             let mut sum = Sum::new();
             bytes.iter().for_each(|&b| sum.byte(b));
             note(format!("saved {name}"), sum);
+            // Saved bytes name no instruction set: what was loaded takes the best within the limit of the process.
+            let limit = LIMIT.lock().unwrap();
+            Isa::limit(Some(isa)).unwrap();
             let mut loaded = Session::load(&bytes, &memory(0)).unwrap();
             let at = loaded.len();
             let mut sum = Sum::new();
             step(&mut loaded, at, 3, None, 1, &mut sum);
+            Isa::limit(None).unwrap();
+            drop(limit);
             note(format!("{name} loaded"), sum);
         }
     }
