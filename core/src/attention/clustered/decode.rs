@@ -12,7 +12,8 @@ use super::engine::{Block, Scored, Watch};
 use super::estimate::Softmax;
 use super::front::Front;
 use super::policy::{
-    CELL, CELLS, CHECK_EVERY, CHECK_SOON, CUT, ENTRY_COST, GATHERED, HEAVY, KNOWN, OPENED_COST, PAYS, SEGMENT, SIGMA,
+    CELL, CELLS, CHECK_EVERY, CHECK_SOON, CUT, ENTRY_COST, GATHERED, HEAVY, HIDING, KNOWN, OPENED_COST, PAYS, SEGMENT,
+    SIGMA,
 };
 use crate::mem::{Buf, Maker, Rows, Tensor};
 use crate::simd;
@@ -80,7 +81,7 @@ impl Block<'_> {
             && clusters.shown > 0
             && clusters.covers
             && seen.all(|seen| seen.begin <= seen.sinks && seen.end >= end)
-            && (0..end).step_by(SEGMENT).all(|first| self.biases_for(first)[0] > f32::NEG_INFINITY)
+            && (0..end).step_by(SEGMENT).map(|first| self.biases_for(first)).all(|[least, most]| most - least < HIDING)
     }
 
     /// Attends few rows of all heads by what the session keeps, or exactly.

@@ -8,8 +8,8 @@ use super::control::{Control, Opening, Verdict, Why};
 use super::estimate::{Estimates, Softmax};
 use super::front::Front;
 use super::policy::{
-    BIAS_COST, BLOCK_QUERIES, BLOCK_ROWS, CELL, CELLS, CHECKING, ENTRY_COST, GATHERED_BIAS, KNOWING, KNOWN, LEAST,
-    LONG, OPENED_COST, PAYS, SEGMENT, TOGETHER,
+    BIAS_COST, BLOCK_QUERIES, BLOCK_ROWS, CELL, CELLS, CHECKING, ENTRY_COST, GATHERED_BIAS, HIDING, KNOWING, KNOWN,
+    LEAST, LONG, OPENED_COST, PAYS, SEGMENT, TOGETHER,
 };
 use super::rows::{Room, RowSet};
 use super::sample::{Heavy, Sampled};
@@ -261,7 +261,7 @@ impl Block<'_> {
             if most == f32::NEG_INFINITY {
                 work.hidden += 1;
             } else {
-                let apart = self.tree.apart_of(segment).filter(|n| least > f32::NEG_INFINITY && aside + n <= KNOWN / 2);
+                let apart = self.tree.apart_of(segment).filter(|n| most - least < HIDING && aside + n <= KNOWN / 2);
                 let Some(apart) = apart else { continue };
                 reserved(work.segments.push(segment as u32));
                 aside += apart;

@@ -95,6 +95,10 @@ pub(super) const OPENED_COST: f32 = 1.6;
 pub(super) const BIAS_COST: f32 = 32.0;
 pub(super) const GATHERED_BIAS: f32 = 3.0;
 
+/// Difference of two biases, in logits, from which on the smaller hides its key: a segment where rows have both is scored key by key. Masks without
+/// -inf hide by -10,000 or less. The steepest slopes of ALiBi (0.71) come to 543 over a block and a segment.
+pub(super) const HIDING: f32 = 1000.0;
+
 /// Share of the exact cost from which on a block is attended exactly.
 pub(super) const PAYS: f32 = 0.85;
 
