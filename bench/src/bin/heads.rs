@@ -47,7 +47,8 @@ struct Cli {
 }
 
 fn percent(x: f64) -> String {
-    format!("{:.1}", 100.0 * x)
+    // Where nothing was measured.
+    if x.is_nan() { "-".into() } else { format!("{:.1}", 100.0 * x) }
 }
 
 fn line(name: &str, all: &[&Outcome], tolerance: f64) {
@@ -57,6 +58,7 @@ fn line(name: &str, all: &[&Outcome], tolerance: f64) {
     let worst = |q: f64| all.iter().map(|o| o.quantile(q)).fold(0.0, f64::max);
     let (heavy, missed) = all.iter().fold((0, 0), |a, o| (a.0 + o.heavy.0, a.1 + o.heavy.1));
     let rows = sum(&|o| o.stats.rows as f64).max(1.0);
+    let measured: Vec<f64> = all.iter().map(|o| o.measured()).filter(|x| !x.is_nan()).collect();
     println!(
         "| {name} | {:.2} | {} | {} | {} | {} | {} | {missed} of {heavy} | {} | {} | {} | {} |",
         seconds[0] / seconds[1],
@@ -64,7 +66,7 @@ fn line(name: &str, all: &[&Outcome], tolerance: f64) {
         percent(worst(0.99)),
         percent(worst(1.0)),
         percent(sum(&|o| o.beyond(3.0 * tolerance)) / n),
-        percent(sum(&Outcome::measured) / n),
+        percent(measured.iter().sum::<f64>() / measured.len() as f64),
         percent(sum(&|o| o.stats.pairs as f64) / sum(&|o| o.stats.pairs_dense as f64)),
         percent(sum(&|o| o.stats.known as f64) / sum(&|o| o.stats.pairs_dense as f64)),
         percent(sum(&|o| o.stats.cells_opened as f64 * 16.0) / sum(&|o| o.stats.pairs_dense as f64)),
