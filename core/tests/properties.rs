@@ -17,6 +17,9 @@ use std::cell::Cell;
 /// Keys of a segment, as the library has it.
 const SEGMENT: usize = 256;
 
+/// What rare rows may add to the error of a call, whatever its tolerance: those that look at keys that no sampled row looks at.
+const RARE: f64 = 0.03;
+
 /// One call's shape and data, small enough to be many.
 #[derive(Clone, Debug)]
 struct Case {
@@ -54,14 +57,29 @@ enum Shown {
     Causal,
     Padded,
     CausalPadded,
+    /// Causal, with a window and sinks.
+    Windowed,
+    /// Finite biases that grow with distance.
+    Biased,
 }
+
+/// Causal rows see so many keys, and the first few: long enough that rows see whole segments.
+const WINDOW: usize = 1300;
+const SINKS: usize = 20;
 
 fn any_case() -> impl Strategy<Value = Case> {
     let shape = (1..=2usize, 1..=2usize, 1..=3usize, 520..=700usize, 1100..=1900usize);
     let dims = (prop::sample::select(vec![8usize, 16, 24, 33]), prop::sample::select(vec![5usize, 8, 20]));
     let data = (0.15..0.6f32, 0.7..2.0f32, prop::sample::select(vec![0.03f32, 0.05, 0.1]));
     let dtype = prop::sample::select(vec![Dtype::F32, Dtype::F16, Dtype::Bf16]);
-    let shown = prop::sample::select(vec![Shown::All, Shown::Causal, Shown::Padded, Shown::CausalPadded]);
+    let shown = prop::sample::select(vec![
+        Shown::All,
+        Shown::Causal,
+        Shown::Padded,
+        Shown::CausalPadded,
+        Shown::Windowed,
+        Shown::Biased,
+    ]);
     let kind = prop::sample::select(vec![Kind::Clustered, Kind::Loose, Kind::Outlying]);
     (any::<u64>(), shape, dims, data, dtype, shown, kind).prop_map(|(seed, shape, dims, data, dtype, shown, kind)| {
         Case {
@@ -83,11 +101,14 @@ fn any_case() -> impl Strategy<Value = Case> {
 }
 
 /// Tensors in their element type.
+#[derive(Clone)]
 struct Data {
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
     keep: Vec<u8>,
+    /// Of all heads.
+    bias: Vec<f32>,
 }
 
 /// What storing in a type does.
@@ -133,29 +154,46 @@ impl Case {
         let padding = |b: usize| hash(self.seed, b as u64) as usize % (self.keys / 3);
         let keep = (0..self.batch).flat_map(|b| (0..self.keys).map(move |j| (b, j)));
         let keep = keep.map(|(b, j)| u8::from(j >= padding(b))).collect();
-        Data { q, k, v, keep }
+        let far = |i: usize, j: usize| (i + self.keys - self.rows).abs_diff(j) as f32;
+        let slope = if self.shown == Shown::Biased { -3.0 / self.keys as f32 } else { 0.0 };
+        let bias = (0..self.rows).flat_map(|i| (0..self.keys).map(move |j| slope * far(i, j))).collect();
+        Data { q, k, v, keep, bias }
     }
 
-    /// The same without outlying keys and values: they make single calls miss the tolerance, an aim and no bound, by several times.
-    fn calm(&self) -> Case {
-        let kind = if self.kind == Kind::Outlying { Kind::Clustered } else { self.kind };
-        Case { kind, ..self.clone() }
+    /// What rare rows may add.
+    fn rare(&self) -> f64 {
+        if self.kind == Kind::Outlying { RARE } else { 0.0 }
     }
 
-    fn mask<'a>(&self, keep: &'a [u8]) -> Mask<'a> {
+    fn mask<'a>(&self, data: &'a Data) -> Mask<'a> {
         let q_pos0 = (self.keys - self.rows) as u64;
         match self.shown {
             Shown::All => Mask::None,
-            Shown::Causal => Mask::Causal { q_pos0 },
-            Shown::Padded => Mask::Keys(keep),
-            Shown::CausalPadded => Mask::CausalKeys { q_pos0, keep },
+            Shown::Causal | Shown::Windowed => Mask::Causal { q_pos0 },
+            Shown::Padded => Mask::Keys(&data.keep),
+            Shown::CausalPadded => Mask::CausalKeys { q_pos0, keep: &data.keep },
+            Shown::Biased => Mask::Additive(Tensor::new(&data.bias, [1, 1, self.rows, self.keys]).unwrap()),
+        }
+    }
+
+    /// Whether row `i` of batch `b` sees key `j`.
+    fn sees(&self, data: &Data, b: usize, i: usize, j: usize) -> bool {
+        let at = i + self.keys - self.rows;
+        let kept = data.keep[b * self.keys + j] != 0;
+        match self.shown {
+            Shown::All | Shown::Biased => true,
+            Shown::Causal => j <= at,
+            Shown::Padded => kept,
+            Shown::CausalPadded => j <= at && kept,
+            Shown::Windowed => j <= at && (j + WINDOW > at || j < SINKS),
         }
     }
 
     /// Accelerated at a tolerance, or exact at 0.
     fn options(&self, tolerance: f32) -> AttentionOptions {
         let mode = if tolerance == 0.0 { Mode::Exact } else { Mode::Accelerated };
-        AttentionOptions { mode, tolerance, ..AttentionOptions::default() }
+        let (window, sinks) = if self.shown == Shown::Windowed { (WINDOW, SINKS) } else { (0, 0) };
+        AttentionOptions { mode, tolerance, window, sinks, ..AttentionOptions::default() }
     }
 
     fn run(&self, data: &Data, o: AttentionOptions) -> Run {
@@ -186,7 +224,7 @@ impl Case {
             out: TensorMut::new(&mut out, [self.batch, heads, self.rows, dim_v]).unwrap(),
             lse: Some(TensorMut::new(&mut lse, [self.batch, heads, self.rows, 1]).unwrap()),
             bounds: None,
-            mask: self.mask(&data.keep),
+            mask: self.mask(data),
             options: o,
         };
         let stats = attention(&problem, &memory(0)).unwrap();
@@ -209,10 +247,12 @@ impl Run {
     }
 }
 
-/// Runs a property on many cases, the same ones every time; it says whether cells were used, which most cases must.
+/// Runs a property on many cases, the same ones every time, more of them with `ICE_CASES=10`; it says whether cells were used, which most
+/// cases must.
 fn hold(cases: u32, property: impl Fn(&Case) -> Result<bool, TestCaseError>) {
+    let times = std::env::var("ICE_CASES").map_or(1, |n| n.parse().expect("a number"));
     let config = ProptestConfig {
-        cases,
+        cases: cases * times,
         failure_persistence: None,
         max_shrink_iters: 20,
         rng_seed: RngSeed::Fixed(0x1ce),
@@ -234,66 +274,84 @@ fn cells(run: &Run) -> bool {
     run.stats.mode == Mode::Accelerated && run.stats.pairs < run.stats.pairs_dense
 }
 
-/// Each output coordinate stays within those of the values that its row sees, but for the tolerance.
+/// Each output coordinate stays within those of the values that its row sees; a row that sees nothing is zeros.
 #[test]
 fn outputs_stay_in_the_hull_of_values() {
-    hold(20, |case| {
+    hold(24, |case| {
         let data = case.data();
         let run = case.run(&data, case.options(case.tolerance));
         let dim = case.dims[1];
         let heads = case.heads_kv * case.group;
-        for b in 0..case.batch {
-            for h in 0..heads {
-                let values = &data.v[(b * case.heads_kv + h / case.group) * case.keys * dim..][..case.keys * dim];
-                let (mut low, mut high) = (vec![f32::INFINITY; dim], vec![f32::NEG_INFINITY; dim]);
-                for row in values.chunks(dim) {
-                    for c in 0..dim {
-                        (low[c], high[c]) = (low[c].min(row[c]), high[c].max(row[c]));
-                    }
+        for (at, row) in run.out.chunks(dim).enumerate() {
+            let (b, h, i) = (at / case.rows / heads, at / case.rows % heads, at % case.rows);
+            // One row in five is looked at.
+            if !(i + h).is_multiple_of(5) {
+                continue;
+            }
+            let values = &data.v[(b * case.heads_kv + h / case.group) * case.keys * dim..][..case.keys * dim];
+            let (mut low, mut high) = (vec![f32::INFINITY; dim], vec![f32::NEG_INFINITY; dim]);
+            for (_, value) in values.chunks(dim).enumerate().filter(|&(j, _)| case.sees(&data, b, i, j)) {
+                for c in 0..dim {
+                    (low[c], high[c]) = (low[c].min(value[c]), high[c].max(value[c]));
                 }
-                for row in run.out[(b * heads + h) * case.rows * dim..][..case.rows * dim].chunks(dim) {
-                    for c in 0..dim {
-                        let slack = 1e-5 * (high[c] - low[c]);
-                        // Rows that see nothing are zeros.
-                        let nothing = row.iter().all(|&x| x == 0.0);
-                        let fine = low[c] - slack <= row[c] && row[c] <= high[c] + slack;
-                        prop_assert!(fine || nothing, "{} outside {}..{}", row[c], low[c], high[c]);
-                    }
-                }
+            }
+            if low[0] > high[0] {
+                prop_assert!(row.iter().all(|&x| x == 0.0), "row {i} sees nothing: {row:?}");
+                continue;
+            }
+            for c in 0..dim {
+                let slack = 1e-5 * (high[c] - low[c]);
+                let fine = low[c] - slack <= row[c] && row[c] <= high[c] + slack;
+                prop_assert!(fine, "row {i}: {} outside {}..{}", row[c], low[c], high[c]);
             }
         }
         Ok(cells(&run))
     });
 }
 
-/// Below the finest tolerance the bits are those of exact attention; at any other the error keeps to it.
+/// Below the finest tolerance the bits are those of exact attention; at any other the error keeps to it, but for rare rows.
 #[test]
 fn smaller_tolerances_come_to_exact_attention() {
+    const TOLERANCES: [f32; 4] = [0.1, 0.03, 0.01, 0.002];
+    let worst = Cell::new([[0.0f64; 2]; TOLERANCES.len()]);
     hold(16, |case| {
-        let case = case.calm();
         let data = case.data();
         let exact = case.run(&data, case.options(0.0));
         for tolerance in [1e-12, 9e-4] {
             let run = case.run(&data, case.options(tolerance));
             prop_assert!(run.out == exact.out && run.lse == exact.lse, "tolerance {tolerance}");
         }
-        let mut used = false;
-        for tolerance in [0.1, 0.03, 0.01, 0.002] {
+        let (mut used, mut most) = (false, worst.get());
+        let outlying = case.kind == Kind::Outlying;
+        for (tolerance, most) in TOLERANCES.into_iter().zip(&mut most) {
             let run = case.run(&data, case.options(tolerance));
             let off = run.off(&exact);
-            // An aim, measured on few rows: one call in 800 was off by a little more than twice as much.
-            prop_assert!(off < 3.0 * f64::from(tolerance), "tolerance {tolerance}: {off}");
-            used |= cells(&run);
+            // An aim, measured on few rows: those keep it, and others that are like them.
+            prop_assert!(off <= 1.25 * f64::from(tolerance) + case.rare(), "tolerance {tolerance}: {off}");
+            let most = &mut most[usize::from(outlying)];
+            *most = most.max(off / f64::from(tolerance));
+            if cells(&run) {
+                used = true;
+                let measured = run.stats.measured.mean();
+                prop_assert!(measured <= tolerance, "tolerance {tolerance}: measured {measured}");
+            }
         }
+        worst.set(most);
         Ok(used)
     });
+    println!("times the tolerance at worst, of outlying heads second: {:.2?}", worst.get());
 }
 
 /// The order of keys within a segment is nobody's business but a causal row's.
 #[test]
 fn keys_of_a_segment_may_change_places() {
     hold(16, |case| {
-        let case = Case { shown: if case.shown == Shown::Causal { Shown::All } else { Shown::Padded }, ..case.calm() };
+        let shown = match case.shown {
+            Shown::All | Shown::Causal => Shown::All,
+            Shown::Biased => Shown::Biased,
+            _ => Shown::Padded,
+        };
+        let case = Case { shown, ..case.clone() };
         let mut data = case.data();
         // Whole segments are kept or padding, so that keys change places with their like.
         for (j, keep) in data.keep.iter_mut().enumerate() {
@@ -303,9 +361,9 @@ fn keys_of_a_segment_may_change_places() {
         let [dim_k, dim_v] = case.dims;
         let segment = hash(case.seed, 9) as usize % (case.keys / SEGMENT);
         let place = |i: usize| segment * SEGMENT + (i * 77 + 5) % SEGMENT;
-        for head in 0..case.batch * case.heads_kv {
-            for (x, dim) in [(&mut data.k, dim_k), (&mut data.v, dim_v)] {
-                let rows = &mut x[head * case.keys * dim..][..case.keys * dim];
+        // A bias goes with its key.
+        for (x, dim) in [(&mut data.k, dim_k), (&mut data.v, dim_v), (&mut data.bias, 1)] {
+            for rows in x.chunks_mut(case.keys * dim) {
                 let old = rows.to_vec();
                 for i in 0..SEGMENT {
                     let (to, from) = (segment * SEGMENT + i, place(i));
@@ -315,7 +373,7 @@ fn keys_of_a_segment_may_change_places() {
         }
         let after = case.run(&data, case.options(case.tolerance));
         let off = after.off(&before);
-        prop_assert!(off < 2.0 * f64::from(case.tolerance), "{off}");
+        prop_assert!(off < 2.0 * (f64::from(case.tolerance) + case.rare()), "{off}");
         Ok(cells(&before))
     });
 }
@@ -324,16 +382,22 @@ fn keys_of_a_segment_may_change_places() {
 #[test]
 fn a_context_twice_changes_nothing() {
     hold(16, |case| {
-        let case = Case { shown: Shown::All, ..case.calm() };
+        let shown = if case.shown == Shown::Biased { Shown::Biased } else { Shown::All };
+        let case = Case { shown, ..case.clone() };
         let data = case.data();
         let once = case.run(&data, case.options(case.tolerance));
         let twice = |x: &[f32], dim: usize| x.chunks(case.keys * dim).flat_map(|head| [head, head].concat()).collect();
         let long = Case { keys: 2 * case.keys, ..case.clone() };
-        let double =
-            Data { q: data.q.clone(), k: twice(&data.k, case.dims[0]), v: twice(&data.v, case.dims[1]), keep: vec![] };
+        let double = Data {
+            q: data.q.clone(),
+            k: twice(&data.k, case.dims[0]),
+            v: twice(&data.v, case.dims[1]),
+            keep: vec![],
+            bias: twice(&data.bias, 1),
+        };
         let run = long.run(&double, case.options(case.tolerance));
         let off = run.off(&once);
-        prop_assert!(off < 2.0 * f64::from(case.tolerance), "{off}");
+        prop_assert!(off < 2.0 * (f64::from(case.tolerance) + case.rare()), "{off}");
         let mut more: Vec<f32> = run.lse.iter().zip(&once.lse).map(|(a, b)| (a - b - 2f32.ln()).abs()).collect();
         more.sort_by(f32::total_cmp);
         prop_assert!(more[more.len() * 95 / 100] < 2.0 * case.tolerance, "{}", more[more.len() * 95 / 100]);
@@ -366,7 +430,7 @@ fn scaled_values_scale_outputs() {
         // Small numbers of 16 bits lose digits when they become smaller.
         for by in [if case.dtype == Dtype::F16 { 2.0f32 } else { 0.25 }, 8.0] {
             let v = data.v.iter().map(|x| x * by).collect();
-            let scaled = Data { q: data.q.clone(), k: data.k.clone(), v, keep: data.keep.clone() };
+            let scaled = Data { v, ..data.clone() };
             let after = case.run(&scaled, case.options(case.tolerance));
             let same = after.out.iter().zip(&before.out).all(|(a, b)| *a == b * by);
             prop_assert!(same && after.lse == before.lse && after.stats.pairs == before.stats.pairs, "by {by}");
