@@ -174,10 +174,12 @@ fn median(x: &[f64]) -> f64 {
 
 fn main() -> Outcome<()> {
     let cli = Cli::parse();
-    println!("ms per token, all heads of a layer, keys and values in f16, one thread; prompt: appending it");
     println!(
-        "{:<6} {:>7} {:>9} {:>9} {:>6} {:>8} {:>8} {:>7} {:>9} {:>9}",
-        "layer", "tokens", "exact", "fast", "ratio", "error", "worst", "pairs", "prompt", "+cells"
+        "ms per token, all heads of a layer, keys and values in f16, one thread; prompt: appending it; token: appending one"
+    );
+    println!(
+        "{:<6} {:>7} {:>9} {:>9} {:>6} {:>8} {:>8} {:>7} {:>9} {:>9} {:>9} {:>9}",
+        "layer", "tokens", "exact", "fast", "ratio", "error", "worst", "pairs", "prompt", "+cells", "token", "+cells"
     );
     let layers = match &cli.noise[..] {
         [] => {
@@ -218,7 +220,7 @@ fn main() -> Outcome<()> {
         all = [all[0] + slow, all[1] + quick];
         let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
         println!(
-            "{:<6} {:>7} {:>9.3} {:>9.3} {:>6.2} {:>8.4} {:>8.4} {:>7.4} {:>9.1} {:>9.1}",
+            "{:<6} {:>7} {:>9.3} {:>9.3} {:>6.2} {:>8.4} {:>8.4} {:>7.4} {:>9.1} {:>9.1} {:>9.3} {:>9.3}",
             layer.number,
             layer.rows,
             slow,
@@ -229,6 +231,8 @@ fn main() -> Outcome<()> {
             fast.pairs[0] as f64 / fast.pairs[1] as f64,
             exact.prompt * 1e3,
             fast.prompt * 1e3,
+            exact.append * 1e3 / errors.len().max(1) as f64,
+            fast.append * 1e3 / errors.len().max(1) as f64,
         );
         if cli.missed {
             println!("       heavy keys missed: {} of {}", heavy.lost, heavy.all);

@@ -3,7 +3,6 @@
 use crate::error::reserved;
 use crate::mem::{Buf, Dtype, Maker, Rows};
 use crate::simd::Isa;
-#[cfg(feature = "accelerated")]
 use crate::simd::gather::Gather;
 #[cfg(feature = "half")]
 use half::{bf16, f16, slice::HalfBitsSliceExt, slice::HalfFloatSliceExt};
@@ -57,7 +56,6 @@ impl Store {
     }
 
     /// Rows `ids` of a matrix in place of all that was there, as they are or, where f32 is stored, as f32.
-    #[cfg(feature = "accelerated")]
     pub(super) fn gather(&mut self, isa: Isa, from: &Rows<'_>, ids: &[u32]) {
         self.truncate(0);
         if let Store::F32(b) = self {
@@ -103,7 +101,6 @@ impl Store {
     }
 
     /// Writes row `i` anew, whose numbers fit the storage type.
-    #[cfg(feature = "accelerated")]
     pub(super) fn set_row(&mut self, isa: Isa, i: usize, row: &[f32]) {
         let at = i * row.len()..(i + 1) * row.len();
         match self {

@@ -81,8 +81,13 @@ impl Clusters {
         }
         let len = keys.rows() as u32;
         let whole = self.shown != self.tree.segments();
+        for (i, last) in self.last.iter_mut().enumerate() {
+            if self.memo.take_still_heavy(i) {
+                *last = len;
+            }
+        }
         for key in self.memo.take_heavy() {
-            if let Some(i) = self.front.known.iter().position(|&known| known == key) {
+            if let Some(i) = self.front.known_at(&self.tree, key) {
                 self.last[i] = len;
             } else if !whole && self.front.learn(isa, &self.tree, keys, values, key, unit) {
                 reserved(self.last.push(len));

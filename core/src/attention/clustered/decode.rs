@@ -166,19 +166,15 @@ impl Block<'_> {
         if end < self.keys.rows() {
             decode::add(isa, &head, of.heads, n, Span { begin: end, end: self.keys.rows() }, None, &mut work.dense);
         }
-        let heavy = |ids: &[u32], first: usize, weights: &[f32], sum: f32| {
-            for (&key, &weight) in ids[first..].iter().zip(weights) {
-                if weight >= CUT * sum {
-                    memo.heavy(key, weight / sum);
-                }
-            }
-        };
         let (k, v) = front.known_rows();
         let known = k.rows();
         if known > 0 {
             let masking = self.mask_of(of, &front.known, &mut work.biases);
             let head = Head { k, v, masking: &masking, batch: 0, head: 0, ..head };
-            let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| heavy(&front.known, first, weights, sum);
+            let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| {
+                let heavy = (first..).zip(weights).filter(|(_, weight)| **weight >= CUT * sum);
+                heavy.for_each(|(i, _)| memo.still_heavy(i));
+            };
             decode::add(isa, &head, of.heads, n, Span { begin: 0, end: known }, Some(&mut look), &mut work.dense);
         }
         let alpha = self.screen_few(of, clusters, work);
@@ -199,7 +195,11 @@ impl Block<'_> {
             let masking = self.mask_of(of, &work.ids, &mut work.biases);
             let head = Head { k, v, masking: &masking, batch: 0, head: 0, ..head };
             let ids = &work.ids;
-            let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| heavy(ids, first, weights, sum);
+            let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| {
+                for (&key, &weight) in ids[first..].iter().zip(weights).filter(|(_, weight)| **weight >= CUT * sum) {
+                    memo.heavy(key, weight / sum);
+                }
+            };
             decode::add(isa, &head, of.heads, n, Span { begin: 0, end: count }, Some(&mut look), &mut work.dense);
             if let Some(watch) = &mut watch {
                 (0..rows).for_each(|r| watch(self.first + of.first + r / n, r % n, Scored::Keys(ids)));

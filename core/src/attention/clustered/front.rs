@@ -10,6 +10,8 @@ use crate::mem::{Buf, Dtype, Maker, Rows};
 use crate::simd::Isa;
 use crate::simd::bias::Biases;
 use crate::simd::clustered::EntryBiases;
+use crate::simd::gather::Gather;
+use core::ops::Range;
 
 /// Known keys and entries of a block.
 pub(super) struct Front {
@@ -34,12 +36,15 @@ pub(super) struct Front {
     covariance: Buf<f32>,
     /// Mean over keys of `(key - mean) (value - mean)^T`, a row of `stride` for every dimension of a key.
     cross: Buf<f32>,
-    /// Rows of the known keys, ascending, with their keys and values.
+    /// Rows of the known keys with their keys and values: those of `ascending`, and before and after them some in any order.
     pub(super) known: Buf<u32>,
+    ascending: Range<usize>,
     known_keys: Store,
     known_values: Store,
     /// Single rows.
     rows: [Buf<f32>; 3],
+    /// Keys or values of a cell.
+    cell: Buf<f32>,
     /// Squared length of the mean of all mean values.
     common: f32,
 }
@@ -65,9 +70,11 @@ impl Front {
             covariance: m.filled(dim_k * dim_k, 0.0),
             cross: m.filled(dim_k.saturating_mul(stride), 0.0),
             known: m.room(known),
+            ascending: 0..0,
             known_keys: Store::made(m, dtype, known * dim_k),
             known_values: Store::made(m, dtype, known * dim_v),
             rows: [0; 3].map(|_| m.filled(dim_k.max(stride), 0.0)),
+            cell: m.filled(CELL * dim_k.max(dim_v), 0.0),
             common: 0.0,
         }
     }
@@ -83,6 +90,7 @@ impl Front {
         self.ids.clear();
         self.known_of.clear();
         self.known.clear();
+        self.ascending = 0..0;
     }
 
     /// The cells of some segments, nothing known.
@@ -118,6 +126,17 @@ impl Front {
         Some(*first as usize * CELL + place % SEGMENT)
     }
 
+    /// Where a row stands among the known keys, if it is known. O(log known) for most.
+    pub(super) fn known_at(&self, tree: &Tree, row: u32) -> Option<usize> {
+        let place = self.place(tree, row as usize)?;
+        if self.known_of[place / CELL] >> (place % CELL) & 1 == 0 {
+            return None;
+        }
+        let Range { start, end } = self.ascending;
+        let found = self.known[start..end].binary_search(&row).ok().map(|i| start + i);
+        found.or_else(|| (0..start).chain(end..self.known.len()).find(|&i| self.known[i] == row))
+    }
+
     /// Makes keys `heavy`, rows in any order, known: entries stand for the others. Heavy keys beyond what
     /// there is room for are left out, later ones first.
     pub(super) fn know(
@@ -145,6 +164,7 @@ impl Front {
             }
         }
         self.known[apart..].sort_unstable();
+        self.ascending = apart..self.known.len();
         self.known_keys.gather(isa, keys, &self.known);
         self.known_values.gather(isa, values, &self.known);
         let (dim_k, dim_v, n) = (self.dim_k, self.dim_v, self.entries());
@@ -229,22 +249,16 @@ impl Front {
         let count = (!known).count_ones();
         self.counts[entry] = count as f32;
         let ids = &self.ids[entry * CELL..][..CELL];
-        let left = || ids.iter().zip(0..).filter(|(_, j)| known >> j & 1 == 0).map(|(&id, _)| id as usize);
-        let [key, value, row] = &mut self.rows;
-        for (from, to) in [(keys, &mut *key), (values, value)] {
+        let left = || (0..CELL).filter(|j| known >> j & 1 == 0);
+        let [key, value, _] = &mut self.rows;
+        for (from, to) in [(values, &mut *value), (keys, &mut *key)] {
+            let cols = from.cols();
+            isa.run(Gather { from, ids, stride: cols, out: &mut self.cell });
             to.fill(0.0);
-            for id in left() {
-                let row = &mut row[..from.cols()];
-                from.read(id, row);
-                isa.axpy(1.0 / count as f32, row, &mut to[..from.cols()]);
-            }
+            left().for_each(|j| isa.axpy(1.0 / count as f32, &self.cell[j * cols..][..cols], &mut to[..cols]));
         }
-        let (key, row) = (&key[..self.dim_k], &mut row[..self.dim_k]);
-        let mut square = 0.0;
-        for id in left() {
-            keys.read(id, row);
-            square += isa.sq_dist(row, key);
-        }
+        let key = &key[..self.dim_k];
+        let square: f32 = left().map(|j| isa.sq_dist(&self.cell[j * self.dim_k..][..self.dim_k], key)).sum();
         self.keys.set_row(isa, entry, key);
         self.values.set_row(isa, entry, &value[..self.stride]);
         self.square[entry] = if count > 0 { square / count as f32 } else { 0.0 };

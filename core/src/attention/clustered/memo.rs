@@ -5,8 +5,8 @@
 
 use super::ablation::{Part, without};
 use super::control::{Control, Why};
-use super::policy::{PLACES, THRESHOLDS};
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use super::policy::{KNOWN, PLACES, THRESHOLDS};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// Bits of a place that hold the key; weight is above.
 const KEY: u32 = 24;
@@ -32,6 +32,8 @@ impl Largest {
 /// Notes on one head.
 #[derive(Debug)]
 pub(super) struct Memo {
+    /// Which of the known keys were heavy, by their place among them: most keys that are heavy are known.
+    known: [AtomicBool; KNOWN],
     heavy: [Largest; PLACES],
     /// One more than the level that is to be used; beyond the last where cells do not pay, and one more where no level keeps the
     /// tolerance.
@@ -45,6 +47,7 @@ pub(super) struct Memo {
 impl Default for Memo {
     fn default() -> Self {
         Memo {
+            known: [const { AtomicBool::new(false) }; KNOWN],
             heavy: core::array::from_fn(|_| Largest::default()),
             level: Largest::default(),
             error: Largest::default(),
@@ -61,6 +64,16 @@ impl Memo {
             let place = crate::math::mix(u64::from(key)) as usize % PLACES;
             self.heavy[place].note(weight << KEY | (key + 1) & ((1 << KEY) - 1));
         }
+    }
+
+    /// Notes that a known key, the `i`-th, is heavy still.
+    pub(super) fn still_heavy(&self, i: usize) {
+        self.known[i].store(true, Relaxed);
+    }
+
+    /// Whether it was noted since the last time.
+    pub(super) fn take_still_heavy(&mut self, i: usize) -> bool {
+        core::mem::take(self.known[i].get_mut())
     }
 
     /// Notes what rows have made of the threshold.
