@@ -186,14 +186,17 @@ NUMBERED = {
 
 
 def find():
-    """The file of the library: ICEFORMER_LIBRARY, else the release build of this checkout, else a name for the loader."""
+    """The file of the library: ICEFORMER_LIBRARY, else that of this checkout or installed tree, else a name for the loader."""
     if "ICEFORMER_LIBRARY" in os.environ:
         return os.environ["ICEFORMER_LIBRARY"]
     name = {"darwin": "libiceformer.dylib", "win32": "iceformer.dll"}.get(sys.platform, "libiceformer.so")
     # As for cargo, a relative CARGO_TARGET_DIR counts from the workspace.
     root = pathlib.Path(__file__).resolve().parent.parent
     built = root / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / name
-    return str(built) if built.is_file() else name
+    # Of an installed tree this is share/iceformer/examples-python.
+    prefix = root.parent.parent
+    installed = [prefix / "lib" / name, prefix / "lib64" / name, *sorted(prefix.glob(f"lib/*/{name}")), prefix / "bin" / name]
+    return next((str(file) for file in [built, *installed] if file.is_file()), name)
 
 
 def load(path):

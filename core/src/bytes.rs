@@ -7,7 +7,7 @@ use crc32fast::Hasher;
 use half::{bf16, f16};
 
 /// Bytes handed over at a time; a multiple of every element.
-const PIECE: usize = 1024;
+const CHUNK: usize = 1024;
 /// Bytes of the checksum.
 pub(crate) const CHECKSUM: usize = 4;
 
@@ -55,14 +55,14 @@ impl<'a> Reader<'a> {
 
     /// Passes over `n` bytes.
     pub(crate) fn skip(&mut self, n: usize) -> Option<()> {
-        let mut piece = [0; PIECE];
-        (0..n).step_by(PIECE).try_for_each(|at| self.fill(&mut piece[..PIECE.min(n - at)]))
+        let mut piece = [0; CHUNK];
+        (0..n).step_by(CHUNK).try_for_each(|at| self.fill(&mut piece[..CHUNK.min(n - at)]))
     }
 
     /// Fills `out` with numbers stored in `dtype`.
     pub(crate) fn floats(&mut self, dtype: Dtype, out: &mut [f32]) -> Option<()> {
-        let (size, mut piece) = (dtype.size(), [0; PIECE]);
-        for out in out.chunks_mut(PIECE / size) {
+        let (size, mut piece) = (dtype.size(), [0; CHUNK]);
+        for out in out.chunks_mut(CHUNK / size) {
             let bytes = &mut piece[..out.len() * size];
             self.fill(bytes)?;
             for (x, b) in out.iter_mut().zip(bytes.chunks_exact(size)) {
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
 
     /// The same, the checksum being the last of all bytes that there are.
     pub(crate) fn finish_at_end(mut self) -> Result<(), &'static str> {
-        let mut window = [0; CHECKSUM + PIECE];
+        let mut window = [0; CHECKSUM + CHUNK];
         let mut held = 0;
         loop {
             let n = (self.from)(&mut window[held..]).min(window.len() - held);
@@ -144,7 +144,7 @@ pub(crate) fn refusal(e: Error, damaged: Error) -> Error {
 /// Writes fields.
 pub(crate) struct Writer<'a> {
     to: &'a mut Write<'a>,
-    piece: [u8; PIECE],
+    piece: [u8; CHUNK],
     held: usize,
     sum: Hasher,
     taken: bool,
@@ -152,7 +152,7 @@ pub(crate) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     pub(crate) fn new(to: &'a mut Write<'a>, magic: [u8; 8], version: u32) -> Self {
-        let mut w = Writer { to, piece: [0; PIECE], held: 0, sum: Hasher::new(), taken: true };
+        let mut w = Writer { to, piece: [0; CHUNK], held: 0, sum: Hasher::new(), taken: true };
         w.put(&magic);
         w.u32(version);
         w
@@ -160,7 +160,7 @@ impl<'a> Writer<'a> {
 
     /// Appends at most a piece.
     pub(crate) fn put(&mut self, bytes: &[u8]) {
-        if self.held + bytes.len() > PIECE {
+        if self.held + bytes.len() > CHUNK {
             self.flush();
         }
         self.piece[self.held..][..bytes.len()].copy_from_slice(bytes);

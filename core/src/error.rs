@@ -3,6 +3,12 @@
 use core::fmt;
 
 /// What went wrong, by kind. The discriminants are the `ICE_ERR_*` numbers of the C contract: append only.
+///
+/// ```
+/// use iceformer_core::Status;
+///
+/// assert_eq!((Status::Shape as i32, Status::Shape.message()), (-3, "shapes do not fit together"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 #[non_exhaustive]
@@ -86,6 +92,16 @@ impl Status {
 }
 
 /// The offending place or value of an [`Error`].
+///
+/// ```
+/// # #[cfg(feature = "messages")] {
+/// use iceformer_core::mem::Rows;
+/// use iceformer_core::{Detail, Status};
+///
+/// let e = Rows::new(&[1.0; 7], 2).unwrap_err();
+/// assert_eq!((e.status, e.detail), (Status::Shape, Detail::Value(7)));
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Detail {
     /// Nothing more to say.
@@ -139,50 +155,46 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 impl Error {
     /// An error without a detail.
-    #[cfg(feature = "messages")]
+    #[cfg_attr(not(feature = "messages"), allow(unused_variables))]
     pub const fn new(status: Status, field: &'static str, reason: &'static str) -> Self {
-        Error { status, field, reason, detail: Detail::None }
+        Error {
+            status,
+            #[cfg(feature = "messages")]
+            field,
+            #[cfg(feature = "messages")]
+            reason,
+            #[cfg(feature = "messages")]
+            detail: Detail::None,
+        }
     }
 
-    /// An error.
-    #[cfg(not(feature = "messages"))]
-    pub const fn new(status: Status, _field: &'static str, _reason: &'static str) -> Self {
-        Error { status }
-    }
-
-    #[cfg(feature = "messages")]
-    const fn with(mut self, detail: Detail) -> Self {
-        self.detail = detail;
-        self
-    }
-
-    #[cfg(not(feature = "messages"))]
-    const fn with(self, _detail: Detail) -> Self {
-        self
-    }
-
-    /// Field, reason and detail, where this build keeps them.
-    #[cfg(feature = "messages")]
-    pub const fn message(&self) -> Option<(&'static str, &'static str, Detail)> {
-        Some((self.field, self.reason, self.detail))
+    #[cfg_attr(not(feature = "messages"), allow(unused_variables, clippy::needless_update))]
+    const fn with(self, detail: Detail) -> Self {
+        Error {
+            #[cfg(feature = "messages")]
+            detail,
+            ..self
+        }
     }
 
     /// Field, reason and detail, where this build keeps them.
-    #[cfg(not(feature = "messages"))]
     pub const fn message(&self) -> Option<(&'static str, &'static str, Detail)> {
+        #[cfg(feature = "messages")]
+        {
+            Some((self.field, self.reason, self.detail))
+        }
+        #[cfg(not(feature = "messages"))]
         None
     }
 
     /// The same error, of another field.
-    #[cfg(feature = "messages")]
+    #[cfg_attr(not(feature = "messages"), allow(unused_variables, clippy::needless_update))]
     pub(crate) const fn of(self, field: &'static str) -> Self {
-        Error { field, ..self }
-    }
-
-    /// The same error.
-    #[cfg(not(feature = "messages"))]
-    pub(crate) const fn of(self, _field: &'static str) -> Self {
-        self
+        Error {
+            #[cfg(feature = "messages")]
+            field,
+            ..self
+        }
     }
 
     /// The same error, pointing at a row.

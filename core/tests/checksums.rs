@@ -18,6 +18,7 @@ use iceformer_core::mem::{Dtype, Plan, Rows, RowsMut, Tensor, TensorMut, bf16, f
 use iceformer_core::simd::Isa;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// FNV-1a over numbers.
 #[derive(Clone, Copy)]
@@ -52,6 +53,15 @@ type Table = BTreeMap<String, u64>;
 
 fn isas() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|i| i.available())
+}
+
+/// With `isa` as the best there is: what is loaded takes that one, and names none of its own.
+fn limited(isa: Isa, run: impl FnOnce()) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    Isa::limit(Some(isa)).unwrap();
+    run();
+    Isa::limit(None).unwrap();
 }
 
 /// Compares with a committed table, or rewrites the lines of this machine's sets.
@@ -421,10 +431,12 @@ fn sessions(isa: Isa, mode: Mode, tokens: usize, note: &mut dyn FnMut(String, Su
             let mut sum = Sum::new();
             bytes.iter().for_each(|&b| sum.byte(b));
             note(format!("saved {name}"), sum);
-            let mut loaded = Session::load(&bytes, &memory(0)).unwrap();
-            let at = loaded.len();
             let mut sum = Sum::new();
-            step(&mut loaded, at, 3, None, 1, &mut sum);
+            limited(isa, || {
+                let mut loaded = Session::load(&bytes, &memory(0)).unwrap();
+                let at = loaded.len();
+                step(&mut loaded, at, 3, None, 1, &mut sum);
+            });
             note(format!("{name} loaded"), sum);
         }
     }

@@ -523,10 +523,10 @@ fn auto_is_exact_where_cells_do_not_help_and_says_why() {
     }
 }
 
-/// What cells add to keys and values in f16 for every token: means in f32 of 16 keys and values each, once as built and once as few
-/// rows meet them. Sessions with bounds keep none.
+/// What cells add to keys and values in f16 for every token: means of 16 keys and values each, in f32 as built and in f16 as few rows meet
+/// them. Sessions with bounds keep none.
 #[test]
-fn cells_take_less_than_a_third_of_the_cache() {
+fn cells_take_less_than_a_quarter_of_the_cache() {
     for dim in [64, 128] {
         let bytes_for = |capacity, mode, certificate| {
             let o = SessionOptions {
@@ -546,7 +546,7 @@ fn cells_take_less_than_a_third_of_the_cache() {
         let bytes = |mode, certificate| bytes_for(65_536, mode, certificate) - bytes_for(32_768, mode, certificate);
         let cache = bytes(Mode::Exact, false);
         let [plain, certified] = [false, true].map(|certificate| bytes(Mode::Accelerated, certificate) / cache - 1.0);
-        assert!(plain < 0.34 && plain > 0.15, "{dim}: {plain}");
+        assert!(plain < 0.25 && plain > 0.15, "{dim}: {plain}");
         assert_eq!(certified, 0.0, "{dim}");
     }
 }

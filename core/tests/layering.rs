@@ -31,6 +31,7 @@ const FOLDERS: [(&str, &[&str]); 6] = [
             "tunables",
             "stats",
             "parts",
+            "store",
             "dense",
             "options",
             "problem",
@@ -87,7 +88,7 @@ const FOLDERS: [(&str, &[&str]); 6] = [
             "lists",
             "params",
             "chunk",
-            "cells",
+            "codes",
             "index",
             "batch",
             "structure",
@@ -99,7 +100,7 @@ const FOLDERS: [(&str, &[&str]); 6] = [
             "save",
         ],
     ),
-    ("dci/cells", &["basis", "effort", "order", "build", "fitted", "search", "curve"]),
+    ("dci/codes", &["basis", "effort", "order", "build", "fitted", "search", "curve"]),
 ];
 
 fn layer(module: &str) -> usize {

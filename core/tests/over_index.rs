@@ -182,7 +182,7 @@ fn ids_in_order_are_attended_where_they_lie() {
     let index = data.straight();
     let mut bias = vec![0.0; rows * 1700];
     for (i, row) in bias.chunks_mut(1700).enumerate() {
-        row[600 + i..].fill(f32::NEG_INFINITY);
+        row[1300 + i..].fill(f32::NEG_INFINITY);
         row[5] = -0.7;
     }
     let padding: Vec<u8> = (0..1700).map(|id| u8::from(!hash(8, id).is_multiple_of(5))).collect();
@@ -199,6 +199,14 @@ fn ids_in_order_are_attended_where_they_lie() {
             }
         }
     }
+    // What no row sees changes nothing.
+    let (want, want_lse, stats) = data.run(&index, bias, mode(Mode::Accelerated, 0.05));
+    assert_eq!((stats.mode, stats.exact_rows.all()), (Mode::Accelerated, 0));
+    let mut wild = Data::new(rows, 1700, [32, 16], 0.4);
+    wild.k[1600 * 32..].fill(1e15);
+    wild.v[1600 * 16..].fill(1e30);
+    let (have, lse, _) = wild.run(&wild.straight(), bias, mode(Mode::Accelerated, 0.05));
+    assert!(have == want && lse == want_lse);
     // Cells are used where rows see all or most of them.
     let stats = data.run(&index, Mask::Causal { q_pos0: 1400 }, mode(Mode::Accelerated, 0.05)).2;
     assert!(stats.pairs < stats.pairs_dense, "{stats:?}");

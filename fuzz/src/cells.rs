@@ -324,6 +324,7 @@ impl Heads {
         let kinds = [
             (matches!(self.shown, Shown::All | Shown::Causal(_) | Shown::Prefix(_)), Kind::Call),
             (matches!(self.shown, Shown::Keys(_)), Kind::Padded),
+            (matches!(self.shown, Shown::Additive(_)), Kind::Biased),
             (self.s.group > 1, Kind::Grouped),
             (self.s.keys > 16 * SEGMENT, Kind::Deep),
         ];
@@ -409,8 +410,7 @@ pub(crate) fn program(u: &mut Unstructured<'_>) -> Result<()> {
     if certificate {
         heads.certified(&o, &run, &truth);
     }
-    let plain = matches!(heads.shown, Shown::All | Shown::Causal(_) | Shown::Prefix(_) | Shown::Keys(_));
-    if heads.s.batch == 1 && plain && !certificate {
+    if heads.s.batch == 1 && !certificate {
         assert!(heads.watched(o).same(&run), "a look changes bits");
     }
     let num_threads = u.int_in_range(2..=4)?;

@@ -223,9 +223,7 @@ impl Run<'_> {
                 (pairs, dense) = (pairs + stats.pairs, dense + stats.pairs_dense);
                 certified = certified.max(stats.certified_error);
                 let biased = matches!(mask, Some(Mask::Additive(_)));
-                if !biased {
-                    tally::note(Kind::Session, &stats);
-                }
+                tally::note(if biased { Kind::Biased } else { Kind::Session }, &stats);
             }
         }
         assert!(lse.iter().all(|x| !x.is_nan()));

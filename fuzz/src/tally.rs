@@ -21,6 +21,8 @@ counters! {
     Call,
     /// Of segments that padding leaves out or hides.
     Padded,
+    /// Under an additive mask.
+    Biased,
     /// Several query heads of one KV head.
     Grouped,
     /// Two root blocks and more.

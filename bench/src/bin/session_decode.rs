@@ -187,6 +187,7 @@ fn main() -> Outcome<()> {
         }
         lengths => lengths.iter().flat_map(|&rows| heads::noise(rows)).collect(),
     };
+    let mut all = [0.0; 2];
     for layer in layers {
         let (begin, mut errors) = (layer.rows.saturating_sub(cli.steps), Vec::new());
         let mut heavy = Heavy::default();
@@ -214,6 +215,7 @@ fn main() -> Outcome<()> {
         }
         let [exact, fast] = &runs;
         let [slow, quick] = [exact, fast].map(|r| median(&r.attend) * 1e3);
+        all = [all[0] + slow, all[1] + quick];
         let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
         println!(
             "{:<6} {:>7} {:>9.3} {:>9.3} {:>6.2} {:>8.4} {:>8.4} {:>7.4} {:>9.1} {:>9.1}",
@@ -232,5 +234,6 @@ fn main() -> Outcome<()> {
             println!("       heavy keys missed: {} of {}", heavy.lost, heavy.all);
         }
     }
+    println!("{:<6} {:>7} {:>9.3} {:>9.3} {:>6.2}", "all", "", all[0], all[1], all[0] / all[1]);
     Ok(())
 }

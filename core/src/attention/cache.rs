@@ -3,117 +3,12 @@
 use super::certificates::length;
 use super::clustered::Clusters;
 use super::session_options::SessionOptions;
+use super::store::Store;
 use crate::dci::{Index, IndexOptions};
 use crate::error::{Error, Result, Status, reserved, same};
 use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
-use crate::mem::{Buf, Dtype, Maker, Rows};
+use crate::mem::{Buf, Maker, Rows};
 use crate::simd::Isa;
-#[cfg(feature = "half")]
-use half::{bf16, f16, slice::HalfBitsSliceExt, slice::HalfFloatSliceExt};
-
-/// Rows in their storage type.
-enum Store {
-    F32(Buf<f32>),
-    #[cfg(feature = "half")]
-    F16(Buf<f16>),
-    #[cfg(feature = "half")]
-    Bf16(Buf<bf16>),
-}
-
-impl Store {
-    fn made(m: &mut Maker<'_>, dtype: Dtype, n: usize) -> Self {
-        match dtype.used() {
-            Dtype::F32 => Store::F32(m.room(n)),
-            #[cfg(feature = "half")]
-            Dtype::F16 => Store::F16(m.room(n)),
-            #[cfg(feature = "half")]
-            Dtype::Bf16 => Store::Bf16(m.room(n)),
-            #[cfg(not(feature = "half"))]
-            Dtype::F16 | Dtype::Bf16 => unreachable!("refused with the options"),
-        }
-    }
-
-    /// Appends row `i` as it is, if it is of the storage type; `false` if it is not.
-    fn push_same(&mut self, rows: &Rows<'_>, i: usize) -> bool {
-        match (self, rows.dtype(), rows.row_f32(i), rows.row_bits(i)) {
-            (Store::F32(b), _, Some(row), _) => reserved(b.extend_from_slice(row)),
-            #[cfg(feature = "half")]
-            (Store::F16(b), Dtype::F16, _, Some(bits)) => reserved(b.extend_from_slice(bits.reinterpret_cast())),
-            #[cfg(feature = "half")]
-            (Store::Bf16(b), Dtype::Bf16, _, Some(bits)) => reserved(b.extend_from_slice(bits.reinterpret_cast())),
-            _ => return false,
-        }
-        true
-    }
-
-    /// Appends one row; `false` when a finite number does not fit the storage type (the row is then of no use).
-    fn push_row(&mut self, isa: Isa, row: &[f32]) -> bool {
-        #[cfg(not(feature = "half"))]
-        let _ = isa;
-        match self {
-            Store::F32(b) => {
-                reserved(b.extend_from_slice(row));
-                true
-            }
-            #[cfg(feature = "half")]
-            Store::F16(b) => {
-                let len = b.len();
-                reserved(b.resize(len + row.len(), f16::ZERO));
-                isa.round_f16(row, b[len..].reinterpret_cast_mut());
-                // Half of the last step beyond the largest is where rounding leaves the finite ones.
-                let most = 65520f32.to_bits()..f32::INFINITY.to_bits();
-                !row.iter().fold(false, |lost, x| lost | most.contains(&(x.to_bits() & 0x7fff_ffff)))
-            }
-            #[cfg(feature = "half")]
-            Store::Bf16(b) => {
-                let mut fits = true;
-                for &x in row {
-                    let h = bf16::from_f32(x);
-                    fits &= h.is_finite() || !x.is_finite();
-                    reserved(b.push(h));
-                }
-                fits
-            }
-        }
-    }
-
-    fn truncate(&mut self, n: usize) {
-        match self {
-            Store::F32(b) => b.truncate(n),
-            #[cfg(feature = "half")]
-            Store::F16(b) => b.truncate(n),
-            #[cfg(feature = "half")]
-            Store::Bf16(b) => b.truncate(n),
-        }
-    }
-
-    /// Removes elements `begin..end`, moving what follows down.
-    fn drain(&mut self, begin: usize, end: usize) {
-        fn drain<T: Copy>(b: &mut Buf<T>, begin: usize, end: usize) {
-            let len = b.len();
-            b.copy_within(end..len, begin);
-            b.truncate(len - (end - begin));
-        }
-        match self {
-            Store::F32(b) => drain(b, begin, end),
-            #[cfg(feature = "half")]
-            Store::F16(b) => drain(b, begin, end),
-            #[cfg(feature = "half")]
-            Store::Bf16(b) => drain(b, begin, end),
-        }
-    }
-
-    fn rows(&self, n: usize, cols: usize) -> Rows<'_> {
-        match self {
-            Store::F32(b) => Rows::new(&b[..n * cols], cols),
-            #[cfg(feature = "half")]
-            Store::F16(b) => Rows::new(&b[..n * cols], cols),
-            #[cfg(feature = "half")]
-            Store::Bf16(b) => Rows::new(&b[..n * cols], cols),
-        }
-        .unwrap_or_else(|_| unreachable!("whole rows are stored"))
-    }
-}
 
 /// Keys and values of one KV head; disjoint heads of a session may be appended to by different threads.
 ///
@@ -169,7 +64,7 @@ impl HeadCache {
             keys: Store::made(m, o.kv_dtype, o.capacity.saturating_mul(o.dim_k)),
             values: Store::made(m, o.kv_dtype, o.capacity.saturating_mul(o.dim_v)),
             index: index.map(|o| Part::of(|| Index::made(m, o, None))),
-            clusters: o.has_cells().then(|| Part::of(|| Clusters::made(m, o.dim_k, o.dim_v, o.capacity))),
+            clusters: o.has_cells().then(|| Part::of(|| Clusters::made(m, [o.dim_k, o.dim_v], o.capacity, o.kv_dtype))),
             unit: if o.attention.softcap == 0.0 && o.attention.scale > 0.0 { o.attention.scale } else { 1.0 },
             isa: o.isa(),
             published: 0,

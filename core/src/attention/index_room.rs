@@ -67,7 +67,7 @@ pub(super) struct OverIndex<'a> {
 }
 
 /// Keys and values of the rows that are seen, with a mask for them.
-struct Seen<'a> {
+struct InView<'a> {
     keys: Rows<'a>,
     values: Rows<'a>,
     masking: Masking<'a>,
@@ -146,7 +146,7 @@ impl AttentionRoom {
     ) -> Result<AttentionStats> {
         let rows = over.queries.rows();
         let start = clock::now();
-        let whole = over.options.tolerance < FINEST || over.masking.bias_hides();
+        let whole = over.options.tolerance < FINEST;
         let by_cells = match over.mode {
             // The finest tolerances need every key.
             Mode::Accelerated | Mode::Auto if whole => false,
@@ -162,7 +162,7 @@ impl AttentionRoom {
         let AttentionRoom { order, ids, keys, values, work, tree, watched, .. } = self;
         let n = ids.len();
         let seen = if straight {
-            Seen { keys: over.index.keys_by_slot(), values: over.values, masking: over.masking }
+            InView { keys: over.index.keys_by_slot(), values: over.values, masking: over.masking }
         } else {
             let (Ok(k), Ok(v)) =
                 (Rows::new(&keys[..n * self.dim], self.dim), Rows::new(&values[..n * self.dim_v], self.dim_v))
@@ -173,7 +173,7 @@ impl AttentionRoom {
                 true => Masking::new(Mask::None, 0, 0, [1, 1, rows, n], true)?,
                 false => over.masking.over(ids),
             };
-            Seen { keys: k, values: v, masking }
+            InView { keys: k, values: v, masking }
         };
         let o = &over.options;
         let head = Head {
@@ -201,7 +201,7 @@ impl AttentionRoom {
             return Ok(dense(isa, &head, work.exact(), out, lse, exact));
         }
         tree.clear();
-        tree.fill(isa, &head.k, &head.v, head.masking.keep(0));
+        tree.fill(isa, &head.k, &head.v, |first| head.masking.shows_segment(isa, 0, 0..1, first));
         tree.publish();
         let mut stats = AttentionStats::new(Mode::Accelerated, reason);
         stats.build_seconds = clock::since(start);

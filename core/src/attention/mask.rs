@@ -2,7 +2,10 @@
 
 use crate::error::{Error, Result, Status};
 use crate::features::ACCELERATED;
-use crate::mem::{Dtype, Tensor};
+use crate::mem::{Dtype, Rows, Tensor};
+use crate::simd::Isa;
+use crate::simd::bias::{Largest, SEGMENT};
+use core::ops::Range;
 
 /// Mask of an attention call; see the fields' shapes. "Position" of query row i is `q_pos0 + i` for [`Mask::Causal`] and
 /// [`Mask::CausalKeys`], i otherwise; the position of a key is its row.
@@ -214,7 +217,7 @@ impl<'a> Masking<'a> {
     }
 
     /// Bias rows of a batch and query head, if the mask has them: `[rows_q, rows_kv]`.
-    pub fn bias(&self, batch: usize, head: usize) -> Option<crate::mem::Rows<'a>> {
+    pub fn bias(&self, batch: usize, head: usize) -> Option<Rows<'a>> {
         match self.mask {
             Mask::Additive(t) => {
                 let [b, h, _, _] = t.shape();
@@ -224,18 +227,19 @@ impl<'a> Masking<'a> {
         }
     }
 
-    /// Whether a bias hides some key: cells know nothing of that, and what is hidden must change nothing. O(biases).
-    pub(super) fn bias_hides(&self) -> bool {
-        let Some(t) = self.biases() else { return false };
-        let [b, h, r, _] = t.shape();
-        (0..b * h).any(|i| {
-            let rows = t.head(i / h, i % h);
-            (0..r).any(|i| match (rows.row_f32(i), rows.row_bits(i)) {
-                (Some(row), _) => row.contains(&f32::NEG_INFINITY),
-                (_, Some(bits)) => bits.contains(&0xfc00),
-                _ => false,
-            })
-        })
+    /// Biases of some query heads of a batch, those that they share once.
+    pub(super) fn biases_of(&self, batch: usize, heads: Range<usize>) -> impl Iterator<Item = Rows<'a>> {
+        let shared = self.biases().is_some_and(|t| t.shape()[1] == 1);
+        let n = if shared { 1 } else { heads.len() };
+        heads.take(n).filter_map(move |head| self.bias(batch, head))
+    }
+
+    /// Whether each key of the segment from `first` on is seen by some row of these heads, as far as padding and biases say.
+    pub(super) fn shows_segment(&self, isa: Isa, batch: usize, heads: Range<usize>, first: usize) -> bool {
+        let mut most = [f32::NEG_INFINITY; SEGMENT];
+        self.keep(batch).is_none_or(|keep| !keep[first..][..SEGMENT].contains(&0))
+            && (self.biases().is_none()
+                || self.biases_of(batch, heads).any(|biases| isa.run(Largest { biases, first, most: &mut most })))
     }
 
     /// Biases of all heads, if the mask has them.
@@ -248,7 +252,7 @@ impl<'a> Masking<'a> {
 }
 
 /// No NaN and no +inf; -inf is how a bias excludes.
-fn bias_row_is_valid(rows: &crate::mem::Rows<'_>, i: usize) -> bool {
+fn bias_row_is_valid(rows: &Rows<'_>, i: usize) -> bool {
     // All of a part are looked at, so that the loops become vectors: biases are the most that a call reads.
     const PART: usize = 1024;
     match (rows.row_f32(i), rows.row_bits(i)) {

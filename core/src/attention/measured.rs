@@ -4,6 +4,14 @@
 const BINS: usize = 32;
 
 /// Relative output errors of sampled rows, all heads that share keys and values side by side: measured, not predicted.
+///
+/// ```
+/// use iceformer_core::attention::Measured;
+///
+/// // What exact calls report: nothing was measured.
+/// let none = Measured::default();
+/// assert!(none.rows() == 0 && none.mean().is_nan() && none.p95().is_nan() && none.worst().is_nan());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Rows measured.

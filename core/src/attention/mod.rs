@@ -32,6 +32,7 @@ mod session_options;
 mod session_save;
 mod softmax;
 mod stats;
+mod store;
 mod tunables;
 
 pub use cache::HeadCache;

@@ -129,7 +129,7 @@ impl AttentionOptions {
             self.mode = Mode::Exact;
         }
         let or = |x: usize, d: usize| if x == 0 { d } else { x };
-        self.levels = or(self.levels, tunables::LEVELS);
+        self.levels = or(self.levels, tunables::TOP_K_LEVELS);
         self.num_simple = or(self.num_simple, tunables::NUM_SIMPLE);
         self.num_composite = or(self.num_composite, tunables::NUM_COMPOSITE);
         self.field_of_view = or(self.field_of_view, tunables::FIELD_OF_VIEW);
@@ -151,6 +151,12 @@ impl AttentionOptions {
 }
 
 /// The paper's rule for the number of keys to retrieve: max(min(floor(n alpha), 50), 30) (experiments on LLMs).
+///
+/// ```
+/// use iceformer_core::attention::top_k_for;
+///
+/// assert_eq!([1_000, 8_000, 32_000].map(|n| top_k_for(n, 0.005)), [30, 40, 50]);
+/// ```
 pub fn top_k_for(n: usize, alpha: f32) -> usize {
     // In f32, where n x 0.005 rounds back to the number that was meant. NaN compares false and gives the lower end.
     let share = libm::floorf(n as f32 * alpha);

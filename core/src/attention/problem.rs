@@ -180,7 +180,7 @@ impl<'a> Problem<'a> {
         let masking =
             Masking::new(self.mask, options.window, options.sinks, [batch, heads_q, rows_q, rows_kv], options.trusted)?;
         // Bounds and the finest tolerances need every key.
-        let whole = options.certificate || options.tolerance < FINEST || masking.bias_hides();
+        let whole = options.certificate || options.tolerance < FINEST;
         let (mode, reason) = match self.options.mode {
             Mode::Auto | Mode::Accelerated if whole && !options.shared() => (Mode::Exact, Reason::OnlyWay),
             Mode::TopK if options.top_k >= rows_kv => (Mode::Exact, Reason::Short),

@@ -272,7 +272,7 @@ impl Session {
         let few = o.dense_below == 0 && rows <= FEW;
         let pays = o.least().max(if few { DECODE_BELOW } else { SEGMENT });
         // Bounds and the finest tolerances need every key.
-        let whole = o.attention.certificate || o.attention.tolerance < FINEST || masking.bias_hides();
+        let whole = o.attention.certificate || o.attention.tolerance < FINEST;
         match o.attention.mode {
             Mode::TopK if short || self.top_k() >= self.len => (Mode::Exact, Reason::Short),
             Mode::TopK => (Mode::TopK, Reason::Requested),

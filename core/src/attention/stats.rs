@@ -4,6 +4,19 @@ use super::measured::Measured;
 use super::mode::Mode;
 
 /// Why the mode in the statistics ran.
+///
+/// ```
+/// # #[cfg(all(feature = "std", feature = "full"))] {
+/// use iceformer_core::attention::{Problem, Reason, attention};
+/// use iceformer_core::mem::{Memory, Tensor, TensorMut};
+///
+/// let (x, mut out) = ([0.5; 3 * 4], [0.0; 3 * 4]);
+/// let t = Tensor::new(&x, [1, 1, 3, 4])?;
+/// let stats = attention(&Problem::new(t, t, t, TensorMut::new(&mut out, [1, 1, 3, 4])?), &Memory::system(0)?)?;
+/// assert_eq!(stats.reason, Reason::Short); // Three keys: AUTO attends exactly.
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reason {
     /// The caller asked for it.
@@ -20,6 +33,12 @@ pub enum Reason {
 }
 
 /// Rows of an accelerated call that were attended exactly, and why; all query heads counted.
+///
+/// ```
+/// use iceformer_core::attention::ExactRows;
+///
+/// assert_eq!(ExactRows { short: 3, strict: 2, costly: 1 }.all(), 6);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExactRows {
     /// Too few whole segments are seen by all rows of their block, or their block has too few rows.

@@ -30,7 +30,7 @@ pub(super) const TOP_K_BOUNDS: [f32; 2] = [30.0, 50.0];
 
 /// The index of top-k attention: levels, simple indices of a composite, composites, parents kept a level (the paper's), and the
 /// share of the points searched at a level that is retrieved.
-pub(super) const LEVELS: usize = 3;
+pub(super) const TOP_K_LEVELS: usize = 3;
 pub(super) const NUM_SIMPLE: usize = 4;
 pub(super) const NUM_COMPOSITE: usize = 2;
 pub(super) const FIELD_OF_VIEW: usize = 30;

@@ -1,7 +1,7 @@
 //! Keys come and go: their slots, norms and ids. Insertions are all or nothing.
 
 use super::Index;
-use super::cells::Keys;
+use super::codes::Keys;
 use super::index::{keys_of, unit};
 use super::params::{MAX_NORM, Metric};
 use super::slots::{NO_ID, UNLINKED, sort};
@@ -75,8 +75,8 @@ impl Index {
         }
         let live = self.len() + batch.reused;
         let slots = (0..n).map(|i| Self::slot_in(&self.free, &batch, i));
-        if let Some(cells) = self.cells.get_mut() {
-            cells.insert(keys_of!(self), live, slots);
+        if let Some(codes) = self.codes.get_mut() {
+            codes.insert(keys_of!(self), live, slots);
         }
         self.free.truncate(self.free.len() - batch.reused);
         Ok(())
@@ -229,8 +229,8 @@ impl Index {
         for &id in ids {
             let Some(slot) = self.slot(id) else { continue };
             self.unlink(slot);
-            if let Some(cells) = self.cells.get_mut() {
-                cells.remove(slot);
+            if let Some(codes) = self.codes.get_mut() {
+                codes.remove(slot);
             }
             self.map.remove(id, &self.ids);
             self.ids[slot as usize] = NO_ID;
@@ -238,8 +238,8 @@ impl Index {
             removed += 1;
         }
         let live = self.len();
-        if let Some(cells) = self.cells.get_mut() {
-            cells.settle(keys_of!(self), live);
+        if let Some(codes) = self.codes.get_mut() {
+            codes.settle(keys_of!(self), live);
         }
         removed
     }
@@ -262,8 +262,8 @@ impl Index {
         for level in &mut self.levels[..self.options.depth()] {
             level.clear(&mut self.pool);
         }
-        if let Some(cells) = self.cells.get_mut() {
-            cells.clear();
+        if let Some(codes) = self.codes.get_mut() {
+            codes.clear();
         }
         self.map.clear();
         self.free.clear();

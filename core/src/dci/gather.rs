@@ -1,7 +1,7 @@
 //! Keys by slot, and in an order in which neighbours are alike, for what attends to all of them.
 
 use super::Index;
-use super::cells::Arranging;
+use super::codes::Arranging;
 use super::slots::NO_ID;
 use crate::error::reserved;
 use crate::mem::{Buf, Maker, Rows};
@@ -14,7 +14,7 @@ impl Index {
 
     /// Whether room made before is enough for the index as it is.
     pub(crate) fn fits_arranging(&self, room: &Arranging) -> bool {
-        !self.cells.active() || self.cells.count() <= room.capacity()
+        !self.codes.active() || self.codes.count() <= room.capacity()
     }
 
     /// Slots in use, a key or not.
@@ -42,8 +42,8 @@ impl Index {
 
     /// The same, like keys side by side where the index has gathered them; new ones, which it has not, at the end.
     pub(crate) fn list_by_cells(&self, room: &mut Arranging, out: &mut Buf<u32>) {
-        if self.cells.active() {
-            self.cells.list_slots(self.isa(), room, out);
+        if self.codes.active() {
+            self.codes.list_slots(self.isa(), room, out);
         } else {
             self.list_slots(out);
         }

@@ -1,6 +1,6 @@
 //! The index: storage, sizes, and the calls that are not queries.
 
-use super::cells::{Cells, Keys, LEAST_ASKED};
+use super::codes::{Codes, Keys, LEAST_ASKED};
 use super::level::{Level, MAX_LEVELS, room};
 use super::params::{Directions, IndexOptions, MAX_KEYS, Metric};
 use super::slots::NO_ID;
@@ -64,7 +64,7 @@ pub struct Index {
     /// Work space: distances to the parents of a level.
     pub(super) dists: Buf<f32>,
     /// Empty where the options ask for lists alone.
-    pub(super) cells: Part<Cells, { CELLS as usize }>,
+    pub(super) codes: Part<Codes, { CELLS as usize }>,
     capacity: usize,
     memory: Memory,
 }
@@ -156,7 +156,7 @@ impl Index {
             levels: core::array::from_fn(|level| Level::made(m, lists, level, o.depth(), n, o.promotion)),
             moves: m.room(n),
             dists: m.room(Self::parents_room(o, n)),
-            cells: Part::of(|| Cells::made(m, o.dim, Self::celled(o, n), o.directions == Directions::Fitted)),
+            codes: Part::of(|| Codes::made(m, o.dim, Self::celled(o, n), o.directions == Directions::Fitted)),
             capacity: n,
             memory: m.memory().clone(),
             options: *o,
@@ -268,9 +268,9 @@ impl Index {
     pub(super) fn fold(&mut self) {
         let live = self.len();
         let slots = 0..self.ids.len() as u32;
-        if let Some(cells) = self.cells.get_mut() {
-            cells.rest();
-            cells.insert(keys_of!(self), live, slots);
+        if let Some(codes) = self.codes.get_mut() {
+            codes.rest();
+            codes.insert(keys_of!(self), live, slots);
         }
     }
 
@@ -320,8 +320,8 @@ impl Index {
         }
         self.moves.reserve(capacity)?;
         self.dists.reserve(Self::parents_room(&o, capacity))?;
-        if let Some(cells) = self.cells.get_mut() {
-            cells.reserve(o.dim, Self::celled(&o, capacity))?;
+        if let Some(codes) = self.codes.get_mut() {
+            codes.reserve(o.dim, Self::celled(&o, capacity))?;
         }
         self.capacity = capacity;
         Ok(())
@@ -372,8 +372,8 @@ impl Index {
             return Err(Error::new(Status::Unsupported, "directions", reason));
         }
         let Some(rows) = sample.filter(|rows| rows.rows() > 0) else {
-            self.cells.asked_mut().forget();
-            self.cells.refit(keys_of!(self));
+            self.codes.asked_mut().forget();
+            self.codes.refit(keys_of!(self));
             return Ok(());
         };
         let (n, dim) = (rows.rows(), self.dim());
@@ -381,20 +381,20 @@ impl Index {
         if n < LEAST_ASKED {
             return Err(Error::new(Status::Argument, "sample_queries", "too few").need(LEAST_ASKED, n));
         }
-        self.cells.reserve_asked()?;
+        self.codes.reserve_asked()?;
         for row in 0..n {
-            let query = self.cells.asked_mut().spare(dim);
+            let query = self.codes.asked_mut().spare(dim);
             rows.read(row, query);
             Self::check_query(self.options.metric, query, "sample_queries").map_err(|e| e.row(row))?;
         }
         self.options.directions = Directions::Fitted;
         let cosine = self.options.metric == Metric::Cosine;
-        self.cells.asked_mut().take(rows, |query| {
+        self.codes.asked_mut().take(rows, |query| {
             if cosine {
                 unit(query);
             }
         });
-        self.cells.refit(keys_of!(self));
+        self.codes.refit(keys_of!(self));
         Ok(())
     }
 }

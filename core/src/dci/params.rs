@@ -5,6 +5,24 @@ use crate::features::{self, CELLS, LEVELS};
 use crate::simd::Isa;
 
 /// What "near" means.
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// use iceformer_core::dci::{Index, IndexOptions, Metric, Neighbor, QueryOptions, Scratch};
+/// use iceformer_core::mem::{Memory, Rows};
+///
+/// // The long key has the largest product, the short one the smallest distance, the one that points there the largest cosine.
+/// let (keys, query) = (Rows::new(&[9.0, 9.0, 0.9, 0.2, 2.0, 0.0], 2)?, Rows::new(&[1.0, 0.0], 2)?);
+/// for (metric, nearest) in [(Metric::InnerProduct, 0), (Metric::L2, 1), (Metric::Cosine, 2)] {
+///     let mut index = Index::new(&IndexOptions { metric, ..IndexOptions::new(2) })?;
+///     index.insert(keys, None)?;
+///     let (mut scratch, mut found) = (Scratch::new_in(&index, &Memory::system(0)?)?, [Neighbor::default()]);
+///     index.query(&mut scratch, query, &QueryOptions::unlimited(1), &mut found, None)?;
+///     assert_eq!(found[0].id, nearest);
+/// }
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Metric {
     /// Largest inner product first; keys and queries go through the paper's lift T_K, T_Q (section 3).
@@ -18,6 +36,15 @@ pub enum Metric {
 }
 
 /// Where directions come from. Those of sorted lists are random unit vectors from the seed (the paper), always.
+///
+/// ```
+/// use iceformer_core::Status;
+/// use iceformer_core::dci::{Directions, Engine, IndexOptions};
+///
+/// // Lists alone have nothing to fit.
+/// let options = IndexOptions { directions: Directions::Fitted, engine: Engine::Walk, ..IndexOptions::new(8) };
+/// assert_eq!(options.resolve().unwrap_err().status, Status::Unsupported);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Directions {
     /// Those of cells come from the keys; no room is kept for sample queries.
@@ -36,6 +63,14 @@ impl Metric {
 }
 
 /// How candidates are found; of an index: what it keeps for that. Walk and scan give the same candidates in the same order.
+///
+/// ```
+/// use iceformer_core::dci::{Engine, IndexOptions, QueryOptions};
+///
+/// // An index that keeps sorted lists alone, and a query that compares projections block by block.
+/// let (kept, asked) = (IndexOptions { engine: Engine::Walk, ..IndexOptions::new(8) }, Engine::Scan);
+/// assert!(kept.resolve().is_ok() && QueryOptions { engine: asked, ..QueryOptions::new(5) }.resolve().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
     /// Of a query: cells where the index has them and no budget is given, else walk or scan. Of an index: both.
@@ -117,21 +152,16 @@ impl IndexOptions {
     /// # Errors
     /// `Argument` naming the field and value; `Unsupported` for fitted directions without cells.
     pub fn resolve(mut self) -> Result<Self> {
-        let bad = |field, reason, value: usize| Err(Error::new(Status::Argument, field, reason).value(value as u64));
-        if self.dim == 0 || self.dim > 65535 {
-            return bad("dim", "must be 1 to 65535", self.dim);
-        }
-        if self.num_simple > 255 {
-            return bad("num_simple", "must be at most 255", self.num_simple);
-        }
-        if self.num_composite > 255 {
-            return bad("num_composite", "must be at most 255", self.num_composite);
-        }
-        if self.levels > 8 {
-            return bad("levels", "must be at most 8", self.levels);
-        }
-        if self.capacity > MAX_KEYS {
-            return bad("capacity", "must be at most 2^31 - 16", self.capacity);
+        for (field, reason, n, [least, most]) in [
+            ("dim", "must be 1 to 65535", self.dim, [1, 65535]),
+            ("num_simple", "must be at most 255", self.num_simple, [0, 255]),
+            ("num_composite", "must be at most 255", self.num_composite, [0, 255]),
+            ("levels", "must be at most 8", self.levels, [0, 8]),
+            ("capacity", "must be at most 2^31 - 16", self.capacity, [0, MAX_KEYS]),
+        ] {
+            if n < least || n > most {
+                return Err(Error::new(Status::Argument, field, reason).value(n as u64));
+            }
         }
         features::need(LEVELS || self.levels <= 1, "levels", "this build has one level")?;
         if !(self.promotion >= 0.0 && self.promotion < 1.0) {
@@ -306,6 +336,14 @@ impl QueryOptions<'_> {
 }
 
 /// One answer of a query.
+///
+/// ```
+/// use iceformer_core::dci::Neighbor;
+///
+/// // What answers are written into.
+/// let found = [Neighbor::default(); 10];
+/// assert_eq!(found[0], Neighbor { id: 0, score: 0.0 });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct Neighbor {

@@ -1,7 +1,7 @@
 //! Queries: levels from the top down, candidates scored by their true inner product or distance.
 
 use super::Index;
-use super::cells::{Effort, Ranked};
+use super::codes::{Effort, Ranked};
 use super::index::unit;
 use super::level::ROOT;
 use super::lists::{Allowed, Entry, by_place};
@@ -21,7 +21,7 @@ use crate::queue::TopK;
 enum Way {
     Walk,
     Exact,
-    Cells,
+    Codes,
 }
 
 impl Index {
@@ -114,9 +114,9 @@ impl Index {
             Engine::Cells if !kept.cells() => {
                 Err(Error::new(Status::Unsupported, "engine", "the index was made without cells"))
             }
-            Engine::Cells => Ok(Way::Cells),
-            Engine::Auto if !kept.lists() => Ok(Way::Cells),
-            Engine::Auto if CELLS && self.cells.active() && !options.budgeted() => Ok(Way::Cells),
+            Engine::Cells => Ok(Way::Codes),
+            Engine::Auto if !kept.lists() => Ok(Way::Codes),
+            Engine::Auto if CELLS && self.codes.active() && !options.budgeted() => Ok(Way::Codes),
             Engine::Auto => Ok(Way::Walk),
         }
     }
@@ -161,7 +161,7 @@ impl Index {
         let allowed = o.allowed();
         let admitted = if allowed.all() { live } else { self.ids().filter(|&id| allowed.admits(id)).count() };
         let mut effort = Effort::EXACT;
-        if CELLS && way == Way::Cells && self.cells.active() && admitted > 0 {
+        if CELLS && way == Way::Codes && self.codes.active() && admitted > 0 {
             effort = self.effort(scratch, queries, options, &o);
             // Few answers in sight: the cells that hold them are as many times farther.
             let times = live as f32 / admitted as f32;
@@ -198,7 +198,7 @@ impl Index {
                 self.exact_chunk(batch, rows, k, allowed, out, counts);
                 continue;
             }
-            self.cells.probe(self.keys_view(), batch, probing, rows, effort, room, allowed);
+            self.codes.probe(self.keys_view(), batch, probing, rows, effort, room, allowed);
             for i in 0..rows {
                 let list = &mut batch.entries[i * room..][..batch.len[i] as usize];
                 self.score_in_turn(&batch.rows[i * dim..][..dim], list, k, effort.patience as usize, top);
@@ -249,7 +249,7 @@ impl Index {
         if queries.rows() >= MEASURE_FROM {
             return self.measure(scratch, queries, k, o.target_recall);
         }
-        self.cells.effort(k, o.target_recall)
+        self.codes.effort(k, o.target_recall)
     }
 
     /// The effort that budgets name: `visit` keys whose codes are compared, `retrieve` keys that are scored exactly.
@@ -259,7 +259,7 @@ impl Index {
         let visit = of(options.visit, options.visit_fraction);
         let retrieve = of(options.retrieve, options.retrieve_fraction);
         let keep = if retrieve > 0.0 { retrieve } else { 4.0 * k as f32 };
-        let cells = self.cells.count() as f32;
+        let cells = self.codes.count() as f32;
         let probe = if visit > 0.0 { libm::ceilf(visit * cells / live) } else { cells };
         Effort { probe: probe.clamp(1.0, cells) as u32, keep: keep.clamp(k as f32, live) as u32, patience: u32::MAX }
     }
@@ -286,9 +286,9 @@ impl Index {
             let room = Ranked { dense: scores, ranks: probing.ranks() };
             let query = &batch.rows[i * dim..][..dim];
             let found = &mut sample.found[i * near..][..near];
-            self.cells.rank_found(self.keys_view(), query, None, truth, room, found);
+            self.codes.rank_found(self.keys_view(), query, None, truth, room, found);
         }
-        let cost = self.cells.cost(&self.keys_view(), self.len());
+        let cost = self.codes.cost(&self.keys_view(), self.len());
         let e = cost.choose(&sample.found[..asked * near], near, target, &mut sample.codes);
         e.times(k.div_ceil(near))
     }

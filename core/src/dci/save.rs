@@ -17,7 +17,7 @@
 //! Bytes in memory are checked as a whole before anything is made of them; bytes that come piece by piece as they come.
 
 use super::Index;
-use super::cells::{Asked, LEAST_ASKED, Way};
+use super::codes::{Asked, Fit, LEAST_ASKED};
 use super::params::{Directions, Engine, IndexOptions, MAX_KEYS, Metric};
 use super::slots::NO_ID;
 use crate::bytes::{self, CHECKSUM, Reader, Writer};
@@ -129,7 +129,7 @@ impl Index {
     /// Bytes that [`save`](Index::save) writes.
     pub fn save_len(&self) -> usize {
         let fitted = self.options.directions == Directions::Fitted;
-        let fit = if fitted { FITTED + 4 * self.cells.asked().saved(self.dim()).0.len() } else { 0 };
+        let fit = if fitted { FITTED + 4 * self.codes.asked().saved(self.dim()).0.len() } else { 0 };
         HEADER + self.len() * (8 + 4 * self.dim()) + fit + CHECKSUM
     }
 
@@ -164,7 +164,7 @@ impl Index {
         live().for_each(|s| w.u64(self.ids[s]));
         live().for_each(|s| w.f32s(self.key_at(s as u32)));
         if fitted {
-            let (asked, way, decided) = self.cells.asked().saved(o.dim);
+            let (asked, way, decided) = self.codes.asked().saved(o.dim);
             w.u32((asked.len() / o.dim) as u32);
             w.u32(way as u32);
             w.u64(decided as u64);
@@ -273,18 +273,18 @@ impl Index {
     fn restore_asked(&mut self, r: &mut Reader<'_>) -> Result<()> {
         let asked = read_asked(r)?;
         let way = match r.u32().ok_or(SHORT)? {
-            0 => Way::Undecided,
-            1 => Way::Keys,
-            2 => Way::Balanced,
+            0 => Fit::Undecided,
+            1 => Fit::Keys,
+            2 => Fit::Balanced,
             _ => return Err(damaged("unknown choice of directions")),
         };
         let decided =
             usize::try_from(r.u64().ok_or(SHORT)?).map_err(|_| damaged("a number of keys is out of range"))?;
         let (dim, metric) = (self.options.dim, self.options.metric);
         let mut whole = None;
-        self.cells.asked_mut().restore(dim, asked, way, decided, |queries| whole = r.floats(Dtype::F32, queries));
+        self.codes.asked_mut().restore(dim, asked, way, decided, |queries| whole = r.floats(Dtype::F32, queries));
         whole.ok_or(SHORT)?;
-        for query in self.cells.asked().saved(dim).0.chunks_exact(dim) {
+        for query in self.codes.asked().saved(dim).0.chunks_exact(dim) {
             if query.iter().any(|x| !x.is_finite()) || Self::check_query(metric, query, "sample_queries").is_err() {
                 return Err(damaged("a sample query cannot be one"));
             }

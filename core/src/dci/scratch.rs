@@ -1,8 +1,8 @@
 //! What a query writes: one per thread, so that the index itself stays shared and unchanged.
 
 use super::Index;
-use super::cells::{Found, Probing, Shape as CellShape};
 use super::chunk::{Chunk, ChunkShape};
+use super::codes::{Found, Probing, Shape};
 use super::level::room;
 use super::params::{Engine, IndexOptions, Neighbor, QueryOptions};
 use super::tunables::{MEASURED_NEIGHBOURS, MEASURED_QUERIES};
@@ -16,7 +16,7 @@ use crate::seen::Seen;
 /// One list entry in the order of the walk: `cursor` is (rank of the cell, simple index, side), see
 /// [`Index::candidates`](super::Index::candidates).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct Stop {
     pub delta: f32,
     pub cursor: u32,
     pub slot: u32,
@@ -55,7 +55,7 @@ pub struct Scratch {
     pub(super) hits: Seen,
     /// Slots already among the candidates of this level.
     pub(super) picked: Seen,
-    pub(super) entries: Buf<Entry>,
+    pub(super) entries: Buf<Stop>,
     /// Candidates and their scores.
     pub(super) found: Buf<u32>,
     pub(crate) scores: Buf<f32>,
@@ -79,68 +79,6 @@ pub(super) struct Sample {
     pub codes: Buf<u32>,
 }
 
-/// Sizes of a scratch.
-struct Shape {
-    slots: usize,
-    lists: usize,
-    dim: usize,
-    /// Cells that can be in view at once.
-    cells: usize,
-    cursors: usize,
-    entries: usize,
-    batch: ChunkShape,
-    celled: CellShape,
-    sample: usize,
-}
-
-impl Shape {
-    /// For an index with these (resolved) options and room for `slots` keys.
-    fn new(o: &IndexOptions, slots: usize) -> Shape {
-        let cells = if o.depth() > 1 { room(slots, o.promotion, 1).max(1) } else { 1 };
-        let celled = CellShape::new(o.dim, Index::celled(o, slots));
-        Shape {
-            slots,
-            lists: Index::lists_of(o),
-            dim: o.dim,
-            cells,
-            cursors: if o.engine.lists() { cells.saturating_mul(2 * o.num_simple) } else { 0 },
-            entries: if o.engine.lists() { slots.saturating_mul(o.num_simple) } else { 0 },
-            batch: ChunkShape::new(o.dim, slots, celled.product()),
-            celled,
-            sample: if celled.rank > 0 { MEASURED_QUERIES * MEASURED_NEIGHBOURS } else { 0 },
-        }
-    }
-
-    fn make(&self, m: &mut Maker<'_>) -> Scratch {
-        let s = self;
-        Scratch {
-            slots: s.slots,
-            lists: s.lists,
-            query: m.filled(s.dim, 0.0),
-            proj: m.filled(s.lists, 0.0),
-            view: m.room(s.cells),
-            frontier: Frontier::made(m, s.cursors),
-            cursors: m.room(s.cursors),
-            hits: Seen::made(m, s.slots),
-            picked: Seen::made(m, s.slots),
-            entries: m.room(s.entries),
-            found: m.room(s.slots),
-            scores: m.room(s.slots),
-            top: TopK::made(m, s.slots),
-            chosen: m.room(s.slots),
-            many: Part::of(|| Many {
-                batch: s.batch.make(m),
-                probing: Probing::new(m, &s.celled, s.batch.chunk),
-                sample: Sample {
-                    truth: m.filled(s.sample, Neighbor::default()),
-                    found: m.filled(s.sample, Found::default()),
-                    codes: m.filled(s.sample, 0),
-                },
-            }),
-        }
-    }
-}
-
 impl Scratch {
     /// Adds the blocks of a scratch for `index` to a plan (without the `Memory` block and the struct itself).
     pub fn plan(index: &Index, plan: &mut Plan) {
@@ -149,7 +87,41 @@ impl Scratch {
 
     /// For an index of resolved options with room for `slots` keys.
     pub(crate) fn made(m: &mut Maker<'_>, o: &IndexOptions, slots: usize) -> Scratch {
-        Shape::new(o, slots).make(m)
+        // Cells of parents that can be in view at once.
+        let cells = if o.depth() > 1 { room(slots, o.promotion, 1).max(1) } else { 1 };
+        let (cursors, entries) = match o.engine.lists() {
+            true => (cells.saturating_mul(2 * o.num_simple), slots.saturating_mul(o.num_simple)),
+            false => (0, 0),
+        };
+        let codes = Shape::new(o.dim, Index::celled(o, slots));
+        let batch = ChunkShape::new(o.dim, slots, codes.product());
+        let sample = if codes.rank > 0 { MEASURED_QUERIES * MEASURED_NEIGHBOURS } else { 0 };
+        let lists = Index::lists_of(o);
+        Scratch {
+            slots,
+            lists,
+            query: m.filled(o.dim, 0.0),
+            proj: m.filled(lists, 0.0),
+            view: m.room(cells),
+            frontier: Frontier::made(m, cursors),
+            cursors: m.room(cursors),
+            hits: Seen::made(m, slots),
+            picked: Seen::made(m, slots),
+            entries: m.room(entries),
+            found: m.room(slots),
+            scores: m.room(slots),
+            top: TopK::made(m, slots),
+            chosen: m.room(slots),
+            many: Part::of(|| Many {
+                batch: batch.make(m),
+                probing: Probing::new(m, &codes, batch.chunk),
+                sample: Sample {
+                    truth: m.filled(sample, Neighbor::default()),
+                    found: m.filled(sample, Found::default()),
+                    codes: m.filled(sample, 0),
+                },
+            }),
+        }
     }
 
     /// A scratch for `index`.
@@ -168,7 +140,7 @@ impl Scratch {
         if self.lists != index.lists() || self.query.len() != index.dim() {
             return Err(Error::new(Status::Shape, "scratch", "was made for an index of another shape"));
         }
-        let roomy = self.view.capacity() >= index.parents_len() && (!CELLS || self.many.probing.fits(&index.cells));
+        let roomy = self.view.capacity() >= index.parents_len() && (!CELLS || self.many.probing.fits(&index.codes));
         if self.slots < index.ids.len() || !roomy {
             let e = Error::new(Status::Capacity, "scratch", "was made before the index grew");
             return Err(e.need(index.ids.len(), self.slots));

@@ -10,7 +10,7 @@ use super::Index;
 use super::level::ROOT;
 use super::lists::Allowed;
 use super::params::Engine;
-use super::scratch::{Budget, Entry, Scratch};
+use super::scratch::{Budget, Scratch, Stop};
 use crate::error::reserved;
 use crate::list::{Cursor, cell_of, proj_of, sort_key};
 use core::cmp::Ordering;
@@ -127,18 +127,18 @@ impl Index {
     }
 
     /// The order in which the walk visits entries.
-    fn visit_order(&self, composite: usize, a: &Entry, b: &Entry) -> Ordering {
+    fn visit_order(&self, composite: usize, a: &Stop, b: &Stop) -> Ordering {
         let m = self.options.num_simple;
         a.delta.total_cmp(&b.delta).then(a.cursor.cmp(&b.cursor)).then_with(|| {
             // The same cursor at the same distance: the order of its list.
             let list = composite * m + a.cursor as usize / 2 % m;
-            let of = |e: &Entry| (sort_key(0, self.proj_at(e.slot)[list]), self.id_at(e.slot));
+            let of = |e: &Stop| (sort_key(0, self.proj_at(e.slot)[list]), self.id_at(e.slot));
             if a.cursor.is_multiple_of(2) { of(a).cmp(&of(b)) } else { of(b).cmp(&of(a)) }
         })
     }
 
     /// Brings the entry that is visited at place `n` there, earlier ones before it.
-    fn select(&self, composite: usize, entries: &mut [Entry], n: usize) -> Entry {
+    fn select(&self, composite: usize, entries: &mut [Stop], n: usize) -> Stop {
         *entries.select_nth_unstable_by(n, |a, b| self.visit_order(composite, a, b)).1
     }
 
@@ -155,7 +155,7 @@ impl Index {
             self.each_point(scratch, place, |entries, row, q, rank, slot| {
                 for (j, (p, q)) in row.iter().zip(q).enumerate() {
                     let cursor = ((rank * m + j) * 2) as u32 + u32::from(p < q);
-                    reserved(entries.push(Entry { delta: (p - q).abs(), cursor, slot }));
+                    reserved(entries.push(Stop { delta: (p - q).abs(), cursor, slot }));
                 }
             });
             if budget.visit < scratch.entries.len() {
@@ -165,7 +165,7 @@ impl Index {
         }
         // The entry at which each point completes.
         self.each_point(scratch, place, |entries, row, q, rank, slot| {
-            let mut worst = Entry { delta: -1.0, cursor: 0, slot };
+            let mut worst = Stop { delta: -1.0, cursor: 0, slot };
             for (j, (p, q)) in row.iter().zip(q).enumerate() {
                 let delta = (p - q).abs();
                 if delta >= worst.delta {
@@ -197,7 +197,7 @@ impl Index {
         &self,
         scratch: &mut Scratch,
         place: Place<'_>,
-        mut f: impl FnMut(&mut crate::mem::Buf<Entry>, &[f32], &[f32], usize, u32),
+        mut f: impl FnMut(&mut crate::mem::Buf<Stop>, &[f32], &[f32], usize, u32),
     ) {
         let m = self.options.num_simple;
         let first = place.composite * m;

@@ -177,7 +177,7 @@ impl Index {
         }
     }
 
-    /// Projects the linked keys anew and sorts them back into their lists, after the lift has grown. Cells stay: they do
+    /// Projects the linked keys anew and sorts them back into their lists, after the lift has grown. Codes stay: they do
     /// not depend on the lift. O(n log n) per list.
     pub(super) fn relift(&mut self) {
         self.clear_lists();

@@ -27,7 +27,7 @@ pub(super) const ENTRIES_A_STEP: usize = 64;
 /// Keys that every panel of a chunk is held against before the next ones.
 pub(super) const KEYS_A_BLOCK: usize = 1024;
 
-// Cells.
+// Codes.
 
 /// Keys. Fewer are searched exactly: there is nothing to gain.
 pub(super) const CELLS_FROM: usize = 512;

@@ -162,6 +162,12 @@ impl<T: Copy> Buf<T> {
         self.len = self.len.min(len);
     }
 
+    /// Moves the array out; an empty one without a block stays.
+    pub(crate) fn take(&mut self) -> Self {
+        let empty = Buf::new(&self.memory);
+        core::mem::replace(self, empty)
+    }
+
     /// Empties the array, keeping its block.
     pub fn clear(&mut self) {
         self.len = 0;

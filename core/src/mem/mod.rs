@@ -35,6 +35,22 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub const ALIGN: usize = 64;
 
 /// Allocation hooks of the caller (C contract: `ice_allocator`). `alloc` returns NULL when it has nothing.
+///
+/// ```
+/// use core::ffi::c_void;
+/// use iceformer_core::Status;
+/// use iceformer_core::mem::{Hooks, Memory};
+///
+/// unsafe extern "C" fn nothing(_: *mut c_void, _: usize, _: usize) -> *mut c_void {
+///     core::ptr::null_mut()
+/// }
+/// unsafe extern "C" fn back(_: *mut c_void, _: *mut c_void, _: usize, _: usize) {}
+///
+/// let hooks = Hooks { user: core::ptr::null_mut(), alloc: nothing, free: back };
+/// // SAFETY: memory that is never given need not be valid.
+/// let refused = unsafe { Memory::hooks(hooks, 0) };
+/// assert_eq!(refused.unwrap_err().status, Status::NoMemory);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Hooks {
     /// Passed through to both functions.
@@ -46,6 +62,15 @@ pub struct Hooks {
 }
 
 /// Byte counts of one object.
+///
+/// ```
+/// # #[cfg(feature = "std")] {
+/// let memory = iceformer_core::mem::Memory::system(1000)?;
+/// let report = memory.report();
+/// assert!(report.used <= report.peak && report.peak <= report.limit && report.limit == 1000);
+/// # }
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryReport {
     /// Bytes in blocks handed out now.

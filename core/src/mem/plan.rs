@@ -4,6 +4,16 @@ use super::ALIGN;
 use crate::error::{Error, Result, Status};
 
 /// Bytes and alignment that an object needs.
+///
+/// ```
+/// use iceformer_core::mem::{Memory, Plan};
+///
+/// let mut plan = Plan::new();
+/// Memory::plan(&mut plan);
+/// let layout = plan.finish()?;
+/// assert!(layout.bytes > 0 && layout.bytes.is_multiple_of(layout.align));
+/// # Ok::<(), iceformer_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes, a multiple of the alignment.

@@ -46,6 +46,12 @@ impl Dtype {
 }
 
 /// What rows and tensors are made of: `f32`, [`struct@f16`] and [`bf16`].
+///
+/// ```
+/// use iceformer_core::mem::{Dtype, Element, bf16, f16};
+///
+/// assert_eq!([f32::DTYPE, f16::DTYPE, bf16::DTYPE], [Dtype::F32, Dtype::F16, Dtype::Bf16]);
+/// ```
 pub trait Element: Copy + private::Sealed {
     /// How it is named at run time.
     const DTYPE: Dtype;

@@ -6,6 +6,7 @@ use super::tile::PANEL;
 use super::vector::Simd;
 use super::{Task, kernels};
 use crate::mem::{Rows, Tensor};
+use core::ops::Range;
 
 /// Keys whose bias is widened at a time.
 const BIAS: usize = 64;
@@ -77,6 +78,21 @@ pub(crate) fn add_biases<S: Simd>(
             }
         }
     }
+}
+
+/// Whether biases hide keys `first..first + n` from all of these rows.
+#[inline(always)]
+pub(crate) fn hides_all<S: Simd>(s: S, bias: &Rows<'_>, mut of: Range<usize>, first: usize, n: usize) -> bool {
+    let mut wide = [0.0; BIAS];
+    // Of causal rows the last sees most, and the first keys: that is soon found.
+    of.rfind(|&row| {
+        (0..n).step_by(BIAS).any(|j| {
+            let wide = &mut wide[..(n - j).min(BIAS)];
+            rows::widen_part(s, bias, row, first + j, wide);
+            kernels::max(s, wide) > f32::NEG_INFINITY
+        })
+    })
+    .is_none()
 }
 
 /// Biases of the heads of a batch.
@@ -204,8 +220,68 @@ const NARROW: f32 = 1.0;
 /// Logarithm of the number of keys of a cell.
 const LOG_CELL: f32 = 4.0 * core::f32::consts::LN_2;
 
+/// Smallest and largest bias of a segment's keys.
+#[inline(always)]
+fn extent<S: Simd>(s: S, biases: &[f32; SEGMENT]) -> [f32; 2] {
+    let (mut low, mut high) = (s.splat(f32::INFINITY), s.splat(f32::NEG_INFINITY));
+    for i in (0..SEGMENT).step_by(S::LANES) {
+        // SAFETY: a vector from element i on is inside.
+        let x = unsafe { s.load(biases.as_ptr().add(i)) };
+        (low, high) = (s.min(low, x), s.max(high, x));
+    }
+    [-s.reduce_max(s.sub(s.splat(0.0), low)), s.reduce_max(high)]
+}
+
+/// Smallest and largest bias that these rows have for the keys of a segment. Whether a key is hidden and another seen is certain, which
+/// is all that anybody asks then.
+pub(crate) struct Extent<'a> {
+    pub(crate) biases: Rows<'a>,
+    pub(crate) rows: Range<usize>,
+    pub(crate) first: usize,
+}
+
+impl Task for Extent<'_> {
+    type Out = [f32; 2];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> [f32; 2] {
+        let ([mut low, mut high], mut wide) = ([f32::INFINITY, f32::NEG_INFINITY], [0.0; SEGMENT]);
+        for row in self.rows {
+            rows::widen_part(s, &self.biases, row, self.first, &mut wide);
+            let of_row = extent(s, &wide);
+            (low, high) = (low.min(of_row[0]), high.max(of_row[1]));
+            if low == f32::NEG_INFINITY && high > low {
+                break;
+            }
+        }
+        [low, high]
+    }
+}
+
+/// Largest bias that some row has for each key of a segment, on top of `most`: until none is hidden, which it returns.
+pub(crate) struct Largest<'a, 'b> {
+    pub(crate) biases: Rows<'a>,
+    pub(crate) first: usize,
+    pub(crate) most: &'b mut [f32; SEGMENT],
+}
+
+impl Task for Largest<'_, '_> {
+    type Out = bool;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> bool {
+        let mut wide = [0.0; SEGMENT];
+        // Of causal rows the last sees most.
+        (0..self.biases.rows()).rev().any(|row| {
+            rows::widen_part(s, &self.biases, row, self.first, &mut wide);
+            self.most.iter_mut().zip(&wide).for_each(|(most, x)| *most = most.max(*x));
+            extent(s, self.most)[0] > f32::NEG_INFINITY
+        })
+    }
+}
+
 /// Of the cells of a segment the largest bias of a key that is not known, and the logarithm of the sum of `exp(bias - largest)` over them;
-/// -inf and 0 where all are hidden.
+/// -inf and 0 where all are known. No key is hidden.
 pub(crate) struct CellBiases {
     pub(crate) most: [f32; CELL],
     pub(crate) more: [f32; CELL],
@@ -216,16 +292,10 @@ impl CellBiases {
     #[inline(always)]
     pub(crate) fn new<S: Simd>(s: S, biases: &[f32; SEGMENT], ids: &[u32], known: &[u16]) -> CellBiases {
         let mut cells = CellBiases { most: [0.0; CELL], more: [0.0; CELL] };
-        let (mut high, mut low) = (s.splat(f32::NEG_INFINITY), s.splat(f32::INFINITY));
-        for i in (0..SEGMENT).step_by(S::LANES) {
-            // SAFETY: a vector from element i on is inside.
-            let x = unsafe { s.load(biases.as_ptr().add(i)) };
-            (high, low) = (s.max(high, x), s.min(low, x));
-        }
-        let (high, low) = (s.reduce_max(high), -s.reduce_max(s.sub(s.splat(0.0), low)));
+        let [low, high] = extent(s, biases);
         if high == low {
             cells.most = [high; CELL];
-            for (more, known) in cells.more.iter_mut().zip(known).filter(|_| high > f32::NEG_INFINITY) {
+            for (more, known) in cells.more.iter_mut().zip(known) {
                 *more = if *known == 0 { LOG_CELL } else { libm::logf(known.count_zeros() as f32) };
             }
             return cells;
@@ -259,7 +329,7 @@ impl CellBiases {
                 s.store(wide.as_mut_ptr().add(c), s.sub(most, least));
             }
         }
-        for cell in (0..CELL).filter(|&cell| known[cell] != 0 || wide[cell].is_nan() || wide[cell] > NARROW) {
+        for cell in (0..CELL).filter(|&cell| known[cell] != 0 || wide[cell] > NARROW) {
             let mut biases = [f32::NEG_INFINITY; CELL];
             for (j, bias) in biases.iter_mut().enumerate().filter(|(j, _)| known[cell] >> j & 1 == 0) {
                 *bias = by_key[j * CELL + cell];

@@ -1,6 +1,6 @@
 //! Biases of the keys behind entries beside their definition, on every instruction set of the machine.
 
-use super::bias::{HeadBiases, SEGMENT};
+use super::bias::{Extent, HeadBiases, Largest, SEGMENT};
 use super::clustered::{CELL, EntryBiases, ScoreEntries, WeighEntries};
 use super::clustered_tests::{capped, close, dot, isas, noise, panel};
 use super::online::State;
@@ -38,16 +38,10 @@ fn biases_of_the_keys_behind_entries_count() {
     let shift: Vec<f32> = known.iter().map(|&k| if k == u16::MAX { f32::NEG_INFINITY } else { 0.3 }).collect();
     let (mean_keys, q) = (noise(n * dim, 32), noise(PANEL * dim, 33));
     let factor = std::f32::consts::LOG2_E;
-    // Far apart, some hidden; near each other; all alike; all hidden.
-    let kinds = [(1.0, 11, 10.0), (0.2, usize::MAX, 50.0), (0.0, usize::MAX, 10.0), (1.0, 1, 10.0)];
-    for (isa, (scale, hidden, unit)) in isas().flat_map(|isa| kinds.map(|kind| (isa, kind))) {
-        let (mut biases, queries) = some_biases(PANEL, keys, scale, hidden);
-        if hidden < keys {
-            // A whole cell, too.
-            let row =
-                |row: &mut [f16]| ids[7 * CELL..8 * CELL].iter().for_each(|&j| row[j as usize] = f16::NEG_INFINITY);
-            biases.chunks_mut(keys).for_each(row);
-        }
+    // Far apart; near each other; all alike.
+    let kinds = [(1.0, 10.0), (0.2, 50.0), (0.0, 10.0)];
+    for (isa, (scale, unit)) in isas().flat_map(|isa| kinds.map(|kind| (isa, kind))) {
+        let (biases, queries) = some_biases(PANEL, keys, scale, usize::MAX);
         let of = heads_of(&biases, PANEL, keys).of(&queries);
         let entries = EntryBiases { of, ids: &ids, known: &known };
         let (lanes, q_panel) = (PANEL - 3, panel(&q, dim, PANEL - 3));
@@ -104,6 +98,52 @@ fn biases_of_the_keys_behind_entries_count() {
             }
             close(sum[lane], all, 10.0 * unit * (1.0 + all), isa.name());
             close(row_sum, all_of_row, 10.0 * unit * (1.0 + all_of_row), isa.name());
+        }
+    }
+}
+
+#[test]
+fn what_biases_hide_of_a_segment_is_found() {
+    let (rows, first, keys) = (9, 13, 13 + SEGMENT + 5);
+    // Of which rows a key is hidden from: of none, of some, of all but the first or the last, of all.
+    let kinds: [fn(usize, usize) -> bool; 7] = [
+        |_, _| false,
+        |i, j| j > 40 * i,
+        |i, j| j % 17 == 3 && i > 0,
+        |i, j| j % 17 == 3 && i < 8,
+        |_, j| j == 255,
+        |i, _| i != 4,
+        |_, _| true,
+    ];
+    for (isa, hidden) in isas().flat_map(|isa| kinds.map(|kind| (isa, kind))) {
+        let (mut halves, _) = some_biases(rows, keys, 1.0, usize::MAX);
+        for (at, x) in halves.iter_mut().enumerate() {
+            let (i, j) = (at / keys % rows, (at % keys).wrapping_sub(first));
+            // Outside everything is hidden.
+            *x = if j >= SEGMENT || hidden(i, j) { f16::NEG_INFINITY } else { *x };
+        }
+        let wide: Vec<f32> = halves.iter().map(|x| x.to_f32()).collect();
+        let of = |i: usize| &wide[i * keys + first..][..SEGMENT];
+        for biases in [Rows::new(&halves[..rows * keys], keys), Rows::new(&wide[..rows * keys], keys)] {
+            let biases = biases.expect("rows");
+            for (begin, end) in [(0, rows), (3, 5), (4, 5), (8, 9)] {
+                let [low, high] = isa.run(Extent { biases, rows: begin..end, first });
+                let all = || (begin..end).flat_map(of).copied();
+                let want = [all().fold(f32::INFINITY, f32::min), all().fold(f32::NEG_INFINITY, f32::max)];
+                assert_eq!(low, want[0], "{}", isa.name());
+                // Mixed segments need not be read to the end.
+                let known = if low == f32::NEG_INFINITY { high > low } else { high == want[1] };
+                assert!(known || want[1] == low, "{} {begin}..{end}: {high} for {}", isa.name(), want[1]);
+                assert!(high <= want[1]);
+            }
+            let mut most = [f32::NEG_INFINITY; SEGMENT];
+            let all = isa.run(Largest { biases, first, most: &mut most });
+            let want: Vec<f32> =
+                (0..SEGMENT).map(|j| (0..rows).map(|i| of(i)[j]).fold(f32::NEG_INFINITY, f32::max)).collect();
+            assert_eq!(all, !want.contains(&f32::NEG_INFINITY), "{}", isa.name());
+            if !all {
+                assert_eq!(most.to_vec(), want, "{}", isa.name());
+            }
         }
     }
 }

@@ -340,10 +340,8 @@ impl OpenCells<'_> {
     #[inline(always)]
     fn ask<S: Simd>(&self, s: S, e: usize) {
         for &id in &self.ids[e * CELL..][..CELL] {
-            for from in [self.keys, self.values] {
-                let row = from.as_ptr().wrapping_add(id as usize * from.stride());
-                (0..from.cols() * from.dtype().size()).step_by(64).for_each(|b| s.prefetch(row.wrapping_add(b)));
-            }
+            rows::ask(s, self.keys, id as usize);
+            rows::ask(s, self.values, id as usize);
         }
     }
 

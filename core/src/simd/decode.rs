@@ -3,7 +3,7 @@
 //! A key or value is loaded and widened once for up to four rows. What a row gets does not depend on the rows or keys
 //! it shares a tile with: one accumulator per row and key, or per row and column, and sums in a fixed order.
 
-use super::element::{Bf16, Element, F16, F32};
+use super::element::{Bf16, F16, F32, Stored};
 use super::vector::Simd;
 use super::{Isa, Task, detect, one_by_one};
 use crate::mem::{Dtype, Rows};
@@ -16,7 +16,7 @@ pub(crate) const STEP: usize = 8;
 /// [bring lines nearer](detect::fetches_near) by themselves. Machines fetch ahead within a page only, and keys and values change
 /// pages every few steps.
 const NEAR: usize = 2 << 10;
-const FAR: [usize; 2] = [16 << 10, 8 << 10];
+const AHEAD: [usize; 2] = [16 << 10, 8 << 10];
 
 /// Bytes of the longest keys that such machines follow: eight are read side by side, which in longer ones is too many places.
 const FOLLOWED: usize = 256;
@@ -67,7 +67,7 @@ struct Ahead<const LIES: usize> {
 impl<const LIES: usize> Ahead<LIES> {
     fn new<T>(cols: usize, pitch: usize) -> Self {
         let rows = |bytes: usize| bytes.div_ceil((cols * size_of::<T>()).max(1));
-        let far = FAR[usize::from(ASKS && detect::fetches_near())];
+        let far = AHEAD[usize::from(ASKS && detect::fetches_near())];
         Self { near: rows(NEAR).saturating_mul(pitch), far: rows(far).saturating_mul(pitch) }
     }
 
@@ -143,7 +143,7 @@ struct Scored<'a> {
     stride: usize,
 }
 
-impl<E: Element, const LIES: usize> Task for Typed<Scored<'_>, E, LIES> {
+impl<E: Stored, const LIES: usize> Task for Typed<Scored<'_>, E, LIES> {
     type Out = ();
 
     #[inline(always)]
@@ -157,7 +157,7 @@ impl<E: Element, const LIES: usize> Task for Typed<Scored<'_>, E, LIES> {
 /// # Safety
 /// As [`dots`] checks; `E` is the type of `keys`, of which there are some.
 #[inline(always)]
-unsafe fn dots_of<E: Element, S: Simd, const LIES: usize>(
+unsafe fn dots_of<E: Stored, S: Simd, const LIES: usize>(
     s: S,
     keys: &Rows<'_>,
     q: *const f32,
@@ -222,7 +222,7 @@ pub(crate) fn dots_at<S: Simd>(s: S, keys: &Rows<'_>, ids: &[u32], q: &[f32], ou
 /// # Safety
 /// As [`dots_at`] checks; `E` is the type of `keys`.
 #[inline(always)]
-unsafe fn dots_at_of<E: Element, S: Simd>(s: S, keys: &Rows<'_>, ids: &[u32], q: *const f32, out: *mut f32) {
+unsafe fn dots_at_of<E: Stored, S: Simd>(s: S, keys: &Rows<'_>, ids: &[u32], q: *const f32, out: *mut f32) {
     let (p, pitch) = (keys.as_ptr().cast::<E::T>(), keys.stride() / keys.dtype().size());
     for (step, ids) in ids.chunks_exact(STEP).enumerate() {
         let mut at = [p; STEP];
@@ -239,7 +239,7 @@ unsafe fn dots_at_of<E: Element, S: Simd>(s: S, keys: &Rows<'_>, ids: &[u32], q:
 /// # Safety
 /// `dim` elements are readable at every key and at `q + r * dim`; `K` numbers are writable at `out + r * stride`.
 #[inline(always)]
-unsafe fn tile<E: Element, S: Simd, const R: usize, const K: usize>(
+unsafe fn tile<E: Stored, S: Simd, const R: usize, const K: usize>(
     s: S,
     keys: [*const E::T; K],
     q: *const f32,
@@ -330,7 +330,7 @@ struct Weighted<'a> {
     stride: usize,
 }
 
-impl<E: Element, const LIES: usize> Task for Typed<Weighted<'_>, E, LIES> {
+impl<E: Stored, const LIES: usize> Task for Typed<Weighted<'_>, E, LIES> {
     type Out = ();
 
     #[inline(always)]
@@ -344,7 +344,7 @@ impl<E: Element, const LIES: usize> Task for Typed<Weighted<'_>, E, LIES> {
 /// # Safety
 /// As [`accumulate`] checks; `E` is the type of `values`.
 #[inline(always)]
-unsafe fn accumulate_of<E: Element, S: Simd, const LIES: usize>(
+unsafe fn accumulate_of<E: Stored, S: Simd, const LIES: usize>(
     s: S,
     values: &Rows<'_>,
     weights: &Weights<'_>,
@@ -417,7 +417,7 @@ impl<T: Copy, const LIES: usize> Columns<T, LIES> {
     /// # Safety
     /// `R` rows of weights, factors and sums, and the values, are there.
     #[inline(always)]
-    unsafe fn run<E: Element<T = T>, S: Simd, const R: usize, const C: usize>(&self, s: S) {
+    unsafe fn run<E: Stored<T = T>, S: Simd, const R: usize, const C: usize>(&self, s: S) {
         let mut i = 0;
         // SAFETY: the columns of each call are left in every row.
         unsafe {
@@ -447,7 +447,7 @@ impl<T: Copy, const LIES: usize> Columns<T, LIES> {
     /// # Safety
     /// As [`Columns::run`]; `C` vectors are left from column `i` on.
     #[inline(always)]
-    unsafe fn columns<E: Element<T = T>, S: Simd, const R: usize, const C: usize>(&self, s: S, i: usize) {
+    unsafe fn columns<E: Stored<T = T>, S: Simd, const R: usize, const C: usize>(&self, s: S, i: usize) {
         let mut sum = [[s.splat(0.0); C]; R];
         let mut v = self.values.wrapping_add(i);
         for j in 0..self.n {
@@ -485,7 +485,7 @@ impl<T: Copy, const LIES: usize> Columns<T, LIES> {
     /// # Safety
     /// As [`Columns::run`].
     #[inline(always)]
-    unsafe fn tail<E: Element<T = T>, S: Simd, const R: usize>(&self, s: S, i: usize) {
+    unsafe fn tail<E: Stored<T = T>, S: Simd, const R: usize>(&self, s: S, i: usize) {
         let left = self.cols - i;
         let mut sum = [s.splat(0.0); R];
         for j in 0..self.n {

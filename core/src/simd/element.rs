@@ -3,7 +3,7 @@
 use super::vector::Simd;
 
 /// How a row's elements are stored.
-pub(crate) trait Element {
+pub(crate) trait Stored {
     /// Storage type.
     type T: Copy;
 
@@ -27,7 +27,7 @@ pub(crate) struct F16;
 /// bfloat16.
 pub(crate) struct Bf16;
 
-impl Element for F32 {
+impl Stored for F32 {
     type T = f32;
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, p: *const f32) -> S::V {
@@ -58,7 +58,7 @@ unsafe fn padded(p: *const u16, n: usize) -> [u16; MAX_LANES] {
     x
 }
 
-impl Element for F16 {
+impl Stored for F16 {
     type T = u16;
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, p: *const u16) -> S::V {
@@ -72,7 +72,7 @@ impl Element for F16 {
     }
 }
 
-impl Element for Bf16 {
+impl Stored for Bf16 {
     type T = u16;
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, p: *const u16) -> S::V {

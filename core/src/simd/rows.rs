@@ -1,6 +1,6 @@
 //! [`Rows`] of any element type: widening and asking for them ahead of time.
 
-use super::element::{Bf16, Element, F16};
+use super::element::{Bf16, F16, Stored};
 use super::vector::Simd;
 use crate::mem::{Dtype, Rows};
 use half::f16;
@@ -41,7 +41,7 @@ pub(crate) fn widen_part<S: Simd>(s: S, rows: &Rows<'_>, i: usize, begin: usize,
 
 /// 16-bit elements to f32.
 #[inline(always)]
-pub(super) fn convert<E: Element<T = u16>, S: Simd>(s: S, bits: &[u16], out: &mut [f32]) {
+pub(super) fn convert<E: Stored<T = u16>, S: Simd>(s: S, bits: &[u16], out: &mut [f32]) {
     assert_eq!(bits.len(), out.len());
     let (n, x, y) = (bits.len(), bits.as_ptr(), out.as_mut_ptr());
     let mut i = 0;
@@ -75,13 +75,19 @@ pub(super) fn round_f16<S: Simd>(s: S, x: &[f32], bits: &mut [u16]) {
 /// Asks for parts `from..to` of `of` of the rows to be brought near.
 #[inline(always)]
 pub(crate) fn prefetch<S: Simd>(s: S, rows: &Rows<'_>, from: usize, to: usize, of: usize) {
-    let (n, bytes) = (rows.rows(), rows.cols() * rows.dtype().size());
+    let n = rows.rows();
     for i in n * from / of..n * to / of {
-        let p = rows.as_ptr().wrapping_add(i * rows.stride());
-        let mut b = 0;
-        while b < bytes {
-            s.prefetch(p.wrapping_add(b));
-            b += 64;
-        }
+        ask(s, rows, i);
+    }
+}
+
+/// Asks for row `i` to be brought near.
+#[inline(always)]
+pub(crate) fn ask<S: Simd>(s: S, rows: &Rows<'_>, i: usize) {
+    let (p, bytes) = (rows.as_ptr().wrapping_add(i * rows.stride()), rows.cols() * rows.dtype().size());
+    let mut b = 0;
+    while b < bytes {
+        s.prefetch(p.wrapping_add(b));
+        b += 64;
     }
 }

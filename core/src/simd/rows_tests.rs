@@ -1,6 +1,6 @@
 //! Rows of 16-bit elements against the definitions of the formats.
 
-use super::element::{Bf16, Element, F16};
+use super::element::{Bf16, F16, Stored};
 use super::rows::convert;
 use super::{Isa, Simd, Task};
 use core::marker::PhantomData;
@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 struct Convert<'a, E>(&'a [u16], &'a mut [f32], PhantomData<E>);
 
-impl<E: Element<T = u16>> Task for Convert<'_, E> {
+impl<E: Stored<T = u16>> Task for Convert<'_, E> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {

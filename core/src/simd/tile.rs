@@ -4,7 +4,7 @@
 //! `PANEL` numbers a key. So keys are read in place as broadcasts, weights are contiguous
 //! broadcasts for the second product, and the softmax never crosses lanes.
 
-use super::element::{Bf16, Element, F16, F32};
+use super::element::{Bf16, F16, F32, Stored};
 use super::rows;
 use super::vector::Simd;
 use crate::mem::{Dtype, Rows};
@@ -275,7 +275,7 @@ pub(crate) fn pack_values<S: Simd>(s: S, values: &Rows<'_>, out: &mut [f32]) {
 /// `n` rows of `cols` elements, `stride` apart, are readable at `p`; `n` times as many vectors as cover `cols` are
 /// writable at `out`.
 #[inline(always)]
-unsafe fn pack_values_of<E: Element, S: Simd>(
+unsafe fn pack_values_of<E: Stored, S: Simd>(
     s: S,
     p: *const E::T,
     stride: usize,
@@ -311,7 +311,7 @@ unsafe fn pack_values_of<E: Element, S: Simd>(
 /// # Safety
 /// They are readable at `p + j * stride` for `j < n`, and writable at `out`.
 #[inline(always)]
-unsafe fn pack_group<E: Element, S: Simd, const C: usize>(
+unsafe fn pack_group<E: Stored, S: Simd, const C: usize>(
     s: S,
     mut p: *const E::T,
     stride: usize,
@@ -333,7 +333,7 @@ unsafe fn pack_group<E: Element, S: Simd, const C: usize>(
 /// # Safety
 /// They are readable at `p + j * stride` for `j < n`; as many whole vectors are writable at `out`.
 #[inline(always)]
-unsafe fn pack_partial<E: Element, S: Simd>(
+unsafe fn pack_partial<E: Stored, S: Simd>(
     s: S,
     mut p: *const E::T,
     stride: usize,

@@ -1,5 +1,28 @@
 //! The one vector type every kernel is written over.
 
+/// Methods of [`Simd`], each the expression that it is: in numbers alone, or with `unsafe` through pointers.
+macro_rules! methods {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)? = $e:expr;)+) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        #[allow(unused_unsafe)] // Plain Rust needs none.
+        fn $name(self, $($arg: $ty),*) $(-> $out)? {
+            // SAFETY: that the token exists proves the instruction set.
+            unsafe { $e }
+        }
+    )+};
+    ($($(#[$doc:meta])* unsafe fn $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)? = $e:expr;)+) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        #[allow(unused_unsafe)]
+        unsafe fn $name(self, $($arg: $ty),*) $(-> $out)? {
+            // SAFETY: the trait says what the caller vouches for; a local array has room for a vector.
+            unsafe { $e }
+        }
+    )+};
+}
+pub(in crate::simd) use methods;
+
 /// A set of vector instructions. The token has no size; that it exists proves that the machine has the instructions, so
 /// the methods without pointers are safe.
 pub(crate) trait Simd: Copy {

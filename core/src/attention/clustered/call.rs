@@ -90,10 +90,11 @@ pub(in super::super) fn call(
         let start = clock::now();
         for (i, tree) in (*first..).zip(trees.iter_mut()) {
             let (k, v) = kv(i);
-            let keep = c.masking.keep(i / c.heads_kv);
+            let (batch, group) = (i / c.heads_kv, c.heads_q / c.heads_kv);
+            let heads = i % c.heads_kv * group..(i % c.heads_kv + 1) * group;
             match order {
-                Some(order) => tree.fill_in_order(isa, &k, &v, keep, order),
-                None => tree.fill(isa, &k, &v, keep),
+                Some(order) => tree.fill_in_order(isa, &k, &v, c.masking.keep(batch), order),
+                None => tree.fill(isa, &k, &v, |first| c.masking.shows_segment(isa, batch, heads.clone(), first)),
             }
             tree.publish();
         }

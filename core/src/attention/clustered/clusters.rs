@@ -6,7 +6,7 @@ use super::memo::Memo;
 use super::policy::{CUT, FAILURES, KNOWN, LIFE, REST, SEGMENT};
 use super::tree::Tree;
 use crate::error::reserved;
-use crate::mem::{Buf, Maker, Rows};
+use crate::mem::{Buf, Dtype, Maker, Rows};
 use crate::simd::Isa;
 
 /// Tree, entries and known keys of a head of a session.
@@ -35,11 +35,12 @@ pub(crate) struct Clusters {
 }
 
 impl Clusters {
-    /// For up to `capacity` tokens.
-    pub(crate) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize, capacity: usize) -> Self {
+    /// For up to `capacity` tokens in a cache of this type.
+    pub(crate) fn made(m: &mut Maker<'_>, dims: [usize; 2], capacity: usize, dtype: Dtype) -> Self {
+        let [dim_k, dim_v] = dims;
         Clusters {
             tree: Tree::made(m, dim_k, dim_v, capacity),
-            front: Front::made(m, dim_k, dim_v, capacity),
+            front: Front::made(m, dims, capacity, dtype),
             last: m.room(KNOWN),
             room: m.room(KNOWN),
             memo: Memo::default(),
@@ -61,7 +62,7 @@ impl Clusters {
 
     /// Builds the segments that have become complete, unseen until [`publish`](Clusters::publish).
     pub(crate) fn build(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>) {
-        self.tree.fill(isa, keys, values, None);
+        self.tree.fill(isa, keys, values, |_| true);
     }
 
     /// After `tokens` more were published: of all, keys and values, `unit` the logit of a unit of a score.
@@ -108,11 +109,11 @@ impl Clusters {
         self.covers = apart.is_some_and(|n| n <= KNOWN / 2);
         self.shown = self.tree.segments();
         if !self.covers {
-            self.front.start(&self.tree, 0..0);
+            self.front.clear();
             self.last.clear();
             return;
         }
-        self.front.start(&self.tree, 0..self.tree.segments());
+        self.front.start(isa, &self.tree, 0..self.tree.segments());
         self.front.know(isa, &self.tree, keys, values, self.room.iter().copied(), unit);
         // Whose time cannot be told any more starts anew: half of it.
         self.last.clear();
@@ -145,7 +146,7 @@ impl Clusters {
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         self.tree.clear();
-        self.front.start(&self.tree, 0..0);
+        self.front.clear();
         self.last.clear();
         self.memo = Memo::default();
         self.control = Control::default();

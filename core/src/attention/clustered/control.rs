@@ -2,7 +2,7 @@
 
 use super::super::stats::ExactRows;
 use super::ablation::{Part, without};
-use super::policy::{HEAVY, KEEP, LEVELS, LIGHTEST, LOOSEST, MEMORY, RELAX, SKIPPED, START, WORST};
+use super::policy::{HEAVY, KEEP, LIGHTEST, LOOSEST, MEMORY, RELAX, SKIPPED, START, THRESHOLDS, WORST};
 
 /// What sampled rows have said so far.
 #[derive(Clone, Copy, Debug)]
@@ -139,12 +139,12 @@ impl Control {
             (self.error, self.rows) = (memory * error, memory * count);
             return Verdict::Take;
         }
-        if self.level + 1 == LEVELS {
+        if self.level + 1 == THRESHOLDS {
             (self.error, self.rows) = (memory * self.error, memory * self.rows);
             return Verdict::Fail;
         }
         // A step takes about that much of the squared error; half of the steps that seem to be needed, as more cost more than looks.
-        let steps = (libm::log2f(excess) as usize).clamp(1, LEVELS - 1 - self.level);
+        let steps = (libm::log2f(excess) as usize).clamp(1, THRESHOLDS - 1 - self.level);
         self.level += steps;
         self.loosest = self.level;
         // What was measured by looser thresholds, as it would have been.

@@ -10,8 +10,10 @@ use super::clusters::Clusters;
 use super::control::{Verdict, Why};
 use super::engine::{Block, Scored, Watch};
 use super::estimate::Softmax;
-use super::policy::{CELL, CELLS, CHECK_EVERY, CHECK_SOON, CUT, GATHERED, HEAVY, KNOWN, PAYS, SEGMENT, SIGMA};
-use crate::error::reserved;
+use super::front::Front;
+use super::policy::{
+    CELL, CELLS, CHECK_EVERY, CHECK_SOON, CUT, ENTRY_COST, GATHERED, HEAVY, KNOWN, OPENED_COST, PAYS, SEGMENT, SIGMA,
+};
 use crate::mem::{Buf, Maker, Rows, Tensor};
 use crate::simd;
 use crate::simd::bias::ListBiases;
@@ -70,7 +72,7 @@ struct Together {
 }
 
 impl Block<'_> {
-    /// Whether few rows may use all entries: each of them sees every complete segment whole.
+    /// Whether few rows may use all entries: each of them sees every complete segment whole, in all heads.
     fn sees_all(&self, clusters: &Clusters) -> bool {
         let end = clusters.shown * SEGMENT;
         let mut seen = (0..self.n).map(|i| self.masking.visible(self.batch, self.begin + i));
@@ -78,6 +80,7 @@ impl Block<'_> {
             && clusters.shown > 0
             && clusters.covers
             && seen.all(|seen| seen.begin <= seen.sinks && seen.end >= end)
+            && (0..end).step_by(SEGMENT).all(|first| self.biases_for(first)[0] > f32::NEG_INFINITY)
     }
 
     /// Attends few rows of all heads by what the session keeps, or exactly.
@@ -128,8 +131,9 @@ impl Block<'_> {
                 continue;
             }
             let entries = clusters.front.entries() as u64;
-            let cost = opened + (known + entries) * queries + visible - far * queries;
-            let pays = !self.auto || cost as f32 <= PAYS * visible as f32;
+            let cost = ENTRY_COST * (entries * queries) as f32 + OPENED_COST * opened as f32;
+            let cost = cost + (known * queries + visible - far * queries) as f32;
+            let pays = !self.auto || cost <= PAYS * visible as f32;
             let why = (verdict == Verdict::Fail).then_some(Why::Strict).or((!pays).then_some(Why::Costly));
             clusters.memo.control(&control, why);
             squares[..self.n].iter().for_each(|&[error, output]| stats.measured.note(error, output));
@@ -176,27 +180,12 @@ impl Block<'_> {
             let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| heavy(&front.known, first, weights, sum);
             decode::add(isa, &head, of.heads, n, Span { begin: 0, end: known }, Some(&mut look), &mut work.dense);
         }
-        self.screen_few(of, clusters, work);
+        let alpha = self.screen_few(of, clusters, work);
+        self.add_means_few(of, front, &alpha, work);
         // Keys of opened cells, for all rows alike.
-        let entries = front.entries();
-        let (mut e, mut opened) = (0, 0);
-        while e < entries {
-            work.ids.clear();
-            while e < entries && work.ids.len() + CELL <= GATHERED {
-                if work.opened[e] != 0 {
-                    let known = front.known_of()[e];
-                    for (j, &id) in front.ids()[e * CELL..][..CELL].iter().enumerate() {
-                        if known >> j & 1 == 0 {
-                            reserved(work.ids.push(id));
-                        }
-                    }
-                }
-                e += 1;
-            }
+        let (mut entry, mut opened) = (0, 0);
+        while front.list_opened(&work.opened, &mut entry, &mut work.ids) {
             let count = work.ids.len();
-            if count == 0 {
-                continue;
-            }
             opened += (count * rows) as u64;
             let (dim_k, dim_v) = (self.keys.cols(), self.values.cols());
             isa.run(Gather { from: &self.keys, ids: &work.ids, stride: dim_k, out: &mut work.keys });
@@ -239,16 +228,15 @@ impl Block<'_> {
         Masking::new(mask, 0, 0, shape, true).unwrap_or_else(|_| unreachable!("of this shape"))
     }
 
-    /// Marks what rows open and adds estimates for the rest.
-    fn screen_few(&self, of: Together, clusters: &Clusters, work: &mut FewWork) {
+    /// Marks what rows open, and weighs means for the rest. Returns the factors of what was summed before.
+    fn screen_few(&self, of: Together, clusters: &Clusters, work: &mut FewWork) -> [f32; MOST] {
         let (isa, front, rows) = (self.isa, &clusters.front, of.heads * self.n);
         let (entries, dim) = (front.entries(), self.keys.cols());
         let stride = entries + CELL.max(dim);
         let FewWork { dense, scores, weights, opened, closed, row, .. } = work;
-        let dense::Work { q, state, sums, sizes, .. } = dense;
+        let dense::Work { q, state, sizes, .. } = dense;
         let (max, sum) = state.split_at_mut(sizes.rows);
-        let lies = Lies::new(entries * (dim + front.means_and_cross().cols()) * 4 >= FAR);
-        simd::decode::dots(isa, &front.mean_keys(), q, rows, scores, stride, lies);
+        simd::decode::dots(isa, &front.mean_keys(), q, rows, scores, stride, self.lies(front));
         opened.fill(0);
         let (biases, queries) = (self.biases(), self.queries(of));
         let mut alpha = [1.0; MOST];
@@ -299,11 +287,27 @@ impl Block<'_> {
             let along = of.softmax.along(tilt, spreads[r]);
             weights[entries..][..dim].iter_mut().zip(&q[r * dim..]).for_each(|(to, q)| *to = q * along);
         }
-        let weights = Weights { p: weights, stride, alpha: &alpha };
-        let values = front.means_and_cross();
-        let values = Rows::strided(front.means_and_cross_data(), values.rows(), self.values.cols(), values.cols());
-        let values = values.unwrap_or_else(|_| unreachable!("padded rows"));
-        simd::decode::accumulate(isa, &values, &weights, rows, sums, sizes.value_stride, lies);
+        alpha
+    }
+
+    /// Where entries lie.
+    fn lies(&self, front: &Front) -> Lies {
+        let bytes = |rows: Rows<'_>| rows.rows() * rows.stride();
+        Lies::new(bytes(front.mean_keys()) + bytes(front.mean_values()) >= FAR)
+    }
+
+    /// Adds the means of closed cells, by their weights.
+    fn add_means_few(&self, of: Together, front: &Front, alpha: &[f32; MOST], work: &mut FewWork) {
+        let (rows, entries) = (of.heads * self.n, front.entries());
+        let stride = entries + CELL.max(self.keys.cols());
+        let dense::Work { sums, sizes, .. } = &mut work.dense;
+        for (values, p, alpha, lies) in [
+            (front.mean_values(), &work.weights[..], alpha, self.lies(front)),
+            (front.cross(), &work.weights[entries..], &[1.0; MOST], Lies::Cached),
+        ] {
+            let weights = Weights { p, stride, alpha };
+            simd::decode::accumulate(self.isa, &values, &weights, rows, sums, sizes.value_stride, lies);
+        }
     }
 
     /// Writes outputs and log-sum-exps of some heads, or only finishes them where the exact ones will be written.

@@ -15,9 +15,9 @@ use super::rows::{Room, RowSet};
 use super::sample::{Heavy, Sampled};
 use super::tree::Tree;
 use crate::error::reserved;
-use crate::mem::{Buf, Maker, Rows, Tensor, TensorMut};
+use crate::mem::{Buf, Dtype, Maker, Rows, Tensor, TensorMut};
 use crate::simd::Isa;
-use crate::simd::bias::HeadBiases;
+use crate::simd::bias::{Extent, HeadBiases};
 use crate::simd::tile::{PANEL, Span};
 use core::ops::Range;
 
@@ -59,6 +59,8 @@ pub struct Work {
     /// Segments that all rows of a block see whole, and runs of keys outside of them.
     segments: Buf<u32>,
     ranges: Buf<Span>,
+    /// Segments that biases hide from all rows.
+    hidden: usize,
     row: Buf<f32>,
 }
 
@@ -90,12 +92,13 @@ impl Work {
             sampled: RowSet::made(m, dim_k, dim_v, sampled),
             checks: RowSet::made(m, dim_k, dim_v, checks),
             room: Room::made(m, dim_k, dim_v),
-            front: Front::made(m, dim_k, dim_v, keys),
+            front: Front::made(m, dims, keys, Dtype::F32),
             estimates: Estimates::made(m, dim_k, dim_v, entries, together),
             check_estimates: Estimates::made(m, dim_k, dim_v, entries, checks),
             heavy: Heavy::made(m, sampled),
             segments: m.room(keys / SEGMENT),
             ranges: m.room(keys / SEGMENT + 1),
+            hidden: 0,
             row: m.filled(dim_v, 0.0),
         }
     }
@@ -158,43 +161,37 @@ impl Block<'_> {
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
     ) {
-        let used = self.n > Sampled::count(self.group, self.n) && self.find_segments(work) >= LEAST;
-        if !used {
-            return self.exact(Why::Short, &mut work.exact, stats, watch);
-        }
-        if let Some(why) = control.skips() {
+        let few = self.n <= Sampled::count(self.group, self.n);
+        // Before biases are read.
+        if let Some(why) = control.skips().filter(|_| !few) {
             return self.exact(why, &mut work.exact, stats, watch);
+        }
+        if few || self.find_segments(work) < LEAST {
+            return self.exact(Why::Short, &mut work.exact, stats, watch);
         }
         let softmax = self.softmax();
         let seed = (self.batch * 65537 + self.first) as u64 * 0x1_0000_0001 + self.begin as u64;
         let sampled = Sampled::new(self.group, self.n, seed);
         self.sample(&sampled, softmax, work);
         let Work { front, heavy, segments, .. } = work;
-        front.start(self.tree, segments.iter().map(|&s| s as usize));
+        front.start(self.isa, self.tree, segments.iter().map(|&s| s as usize));
         front.know(self.isa, self.tree, &self.keys, &self.values, heavy.keys(), softmax.unit());
         let visible = self.visible_pairs();
-        let (squares, opened) = loop {
+        let squares = loop {
             let (squares, opened) = self.check(&sampled, softmax, control.opening(), work);
+            // Tighter thresholds cost more.
+            let exact = self.pairs_without(work.hidden);
+            if self.auto && self.cost(&sampled, opened, work) > PAYS * exact as f32 {
+                return self.exact(control.give_up(Why::Costly), &mut work.exact, stats, watch);
+            }
             control.note_length(work.check_estimates.length());
             match control.judge(&squares[..sampled.checks().len()], self.tolerance) {
-                Verdict::Take => break (squares, opened),
+                Verdict::Take => break squares,
                 Verdict::Tighten => {}
                 // The tolerance is a promise, whoever chose the mode.
                 Verdict::Fail => return self.exact(control.give_up(Why::Strict), &mut work.exact, stats, watch),
             }
         };
-        let queries = self.n * self.group;
-        let checks = sampled.checks().len() as f32;
-        let elements = (self.keys.cols() + self.values.cols()) as f32;
-        let bias = self.biases().map_or(0.0, |_| BIAS_COST / elements);
-        let entry = ENTRY_COST + CELL as f32 * bias;
-        let each = work.front.entries() as f32 * entry + work.front.known.len() as f32;
-        let sampling = (sampled.all().len() * self.group * work.segments.len() * SEGMENT) as f32;
-        let opening = opened as f32 * (OPENED_COST + GATHERED_BIAS * bias) * self.n as f32 / checks;
-        let cost = each * queries as f32 + self.near_pairs(work) as f32 + sampling + opening;
-        if self.auto && cost > PAYS * visible as f32 {
-            return self.exact(control.give_up(Why::Costly), &mut work.exact, stats, watch);
-        }
         squares[..sampled.checks().len()].iter().for_each(|&[error, output]| stats.measured.note(error, output));
         stats.rows += (self.n * self.group) as u64;
         stats.pairs_dense += visible;
@@ -207,6 +204,20 @@ impl Block<'_> {
         control.relax(self.tolerance);
     }
 
+    /// What the block costs by cells, in pairs of exact attention, where measured rows open so many pairs.
+    fn cost(&self, sampled: &Sampled, opened: u64, work: &Work) -> f32 {
+        let queries = (self.n * self.group) as f32;
+        let elements = (self.keys.cols() + self.values.cols()) as f32;
+        let bias = self.biases().map_or(0.0, |_| BIAS_COST / elements);
+        let entry = ENTRY_COST + CELL as f32 * bias;
+        let each = work.front.entries() as f32 * entry + work.front.known.len() as f32;
+        let sampling = (sampled.all().len() * self.group * work.segments.len() * SEGMENT) as f32;
+        let checks = sampled.checks().len() as f32;
+        let opening = opened as f32 * (OPENED_COST + GATHERED_BIAS * bias) * self.n as f32 / checks;
+        let near = self.pairs_without(work.segments.len() + work.hidden) as f32;
+        each * queries + near + sampling + opening
+    }
+
     /// Pairs that rows see.
     pub(super) fn visible_pairs(&self) -> u64 {
         let each = (0..self.n)
@@ -214,9 +225,17 @@ impl Block<'_> {
         each.sum::<u64>() * self.group as u64
     }
 
-    /// Those of them outside of segments whose cells are used.
-    fn near_pairs(&self, work: &Work) -> u64 {
-        self.visible_pairs() - (work.segments.len() * SEGMENT * self.n * self.group) as u64
+    /// Those of them outside of so many segments.
+    fn pairs_without(&self, segments: usize) -> u64 {
+        self.visible_pairs() - (segments * SEGMENT * self.n * self.group) as u64
+    }
+
+    /// Smallest and largest bias that rows have for the keys of a segment, [`Extent`]; 0 without biases.
+    pub(super) fn biases_for(&self, first: usize) -> [f32; 2] {
+        let rows = self.begin..self.begin + self.n;
+        let of = self.masking.biases_of(self.batch, self.first..self.first + self.group);
+        let extents = of.map(|biases| self.isa.run(Extent { biases, rows: rows.clone(), first }));
+        extents.reduce(|a, b| [a[0].min(b[0]), a[1].max(b[1])]).unwrap_or_default()
     }
 
     /// Notes the segments that all rows see whole, and what is between them. Returns how many there are.
@@ -231,19 +250,27 @@ impl Block<'_> {
         let keep = self.masking.keep(self.batch);
         work.segments.clear();
         work.ranges.clear();
+        work.hidden = 0;
         let (mut at, mut aside) = (0, 0);
         for segment in 0..self.tree.segments() {
             let [low, high] = self.tree.range(segment);
             let ids = self.tree.ids(segment);
-            let Some(apart) = self.tree.apart_of(segment).filter(|n| aside + n <= KNOWN / 2) else { continue };
-            if low >= first && high < end && keep.is_none_or(|keep| ids.iter().all(|&id| keep[id as usize] != 0)) {
+            if low < first || high >= end || keep.is_some_and(|keep| ids.iter().any(|&id| keep[id as usize] == 0)) {
+                continue;
+            }
+            let [least, most] = self.biases_for(low);
+            if most == f32::NEG_INFINITY {
+                work.hidden += 1;
+            } else {
+                let apart = self.tree.apart_of(segment).filter(|n| least > f32::NEG_INFINITY && aside + n <= KNOWN / 2);
+                let Some(apart) = apart else { continue };
                 reserved(work.segments.push(segment as u32));
                 aside += apart;
-                if at < low {
-                    reserved(work.ranges.push(Span { begin: at, end: low }));
-                }
-                at = at.max(high + 1);
             }
+            if at < low {
+                reserved(work.ranges.push(Span { begin: at, end: low }));
+            }
+            at = at.max(high + 1);
         }
         if at < self.keys.rows() {
             reserved(work.ranges.push(Span { begin: at, end: self.keys.rows() }));
@@ -339,7 +366,9 @@ impl Block<'_> {
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
     ) {
-        let Work { exact: dense, rows: set, sampled: exact, room, front, estimates, ranges, segments, row, .. } = work;
+        let Work {
+            exact: dense, rows: set, sampled: exact, room, front, estimates, ranges, segments, hidden, row, ..
+        } = work;
         set.n = 0;
         let seen = |i: usize| self.masking.visible(self.batch, i);
         for h in heads.clone() {
@@ -374,7 +403,7 @@ impl Block<'_> {
         }
         let (far, known) = ((segments.len() * SEGMENT) as u64, front.known.len() as u64);
         let (n, count) = (self.n as u64, heads.len() as u64);
-        stats.pairs += self.visible_near(far) * count;
+        stats.pairs += self.pairs_without(segments.len() + *hidden) / self.group as u64 * count;
         stats.pairs += (count * (known * n + sampled.all().len() as u64 * far) + opened).min(count * far * n);
         stats.cells_opened += opened / CELL as u64;
         stats.known += known * n * count;
@@ -401,10 +430,6 @@ impl Block<'_> {
         let lse = lse.as_mut().and_then(|r| r.as_slice());
         exact::attend(self.isa, &head, self.begin + i, 1, &mut out, lse, work);
         Why::Strict.count(1, &mut stats.exact_rows);
-    }
-
-    fn visible_near(&self, far: u64) -> u64 {
-        self.visible_pairs() / self.group as u64 - far * self.n as u64
     }
 
     /// Rows that no cells serve.

@@ -179,14 +179,12 @@ impl Estimates {
             to.iter_mut().zip(q).zip(&along).for_each(|((to, q), along)| *to = q * along);
         }
         let sums = &mut set.sums[at * set.stride..][..PANEL * set.stride];
-        isa.run(AddMeans {
-            lanes,
-            weights: &self.weights,
-            values: front.means_and_cross(),
-            alpha: &alpha,
-            sums,
-            stride: set.stride,
-        });
+        for (values, weights, alpha) in [
+            (front.mean_values(), &self.weights[..], &alpha),
+            (front.cross(), &self.weights[n * PANEL..], &[1.0; PANEL]),
+        ] {
+            isa.run(AddMeans { lanes, weights, values, alpha, sums, stride: set.stride });
+        }
     }
 
     /// Entries that row `r` opened, after [`add`](Estimates::add).

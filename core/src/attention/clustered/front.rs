@@ -1,13 +1,15 @@
 //! What rows of a block meet in place of far keys: known keys, exactly, and entries, the cells less the known keys.
+//!
+//! Blocks keep both in f32, as their kernels read them. Sessions keep them in the type of their cache: reading is what few rows take time for.
 
+use super::super::store::Store;
 use super::policy::{CELL, CELLS, KNOWN, SEGMENT};
 use super::tree::Tree;
 use crate::error::reserved;
-use crate::mem::{Buf, Maker, Rows};
+use crate::mem::{Buf, Dtype, Maker, Rows};
 use crate::simd::Isa;
 use crate::simd::bias::Biases;
 use crate::simd::clustered::EntryBiases;
-use crate::simd::gather::Gather;
 
 /// Known keys and entries of a block.
 pub(super) struct Front {
@@ -16,10 +18,10 @@ pub(super) struct Front {
     stride: usize,
     /// First entry of a segment, or `u32::MAX` where its cells are not used.
     first: Buf<u32>,
-    /// Mean keys, mean values, counts, mean square distances, rows of the keys, and which of them are known, by entry. After the
-    /// mean values the mean over keys of `(key - mean) (value - mean)^T`.
-    keys: Buf<f32>,
-    values: Buf<f32>,
+    /// Mean keys, mean values in rows of `stride`, counts, mean square distances, rows of the keys, and which of them are known, by
+    /// entry.
+    keys: Store,
+    values: Store,
     counts: Buf<f32>,
     square: Buf<f32>,
     ids: Buf<u32>,
@@ -30,18 +32,21 @@ pub(super) struct Front {
     shift: Buf<f32>,
     /// Mean over keys of `(key - mean) (key - mean)^T`.
     covariance: Buf<f32>,
+    /// Mean over keys of `(key - mean) (value - mean)^T`, a row of `stride` for every dimension of a key.
+    cross: Buf<f32>,
     /// Rows of the known keys, ascending, with their keys and values.
     pub(super) known: Buf<u32>,
-    known_keys: Buf<f32>,
-    known_values: Buf<f32>,
-    row: Buf<f32>,
+    known_keys: Store,
+    known_values: Store,
+    /// Single rows.
+    rows: [Buf<f32>; 3],
     /// Squared length of the mean of all mean values.
     common: f32,
 }
 
 impl Front {
-    /// For up to `keys` keys, as part of a larger object.
-    pub(super) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize, keys: usize) -> Self {
+    /// For up to `keys` keys, which are of type `dtype` unless that is f32, as part of a larger object.
+    pub(super) fn made(m: &mut Maker<'_>, [dim_k, dim_v]: [usize; 2], keys: usize, dtype: Dtype) -> Self {
         let (n, known) = (keys / SEGMENT * CELLS, KNOWN.min(keys));
         let stride = dim_v.next_multiple_of(16);
         Front {
@@ -49,8 +54,8 @@ impl Front {
             dim_v,
             stride,
             first: m.filled(keys / SEGMENT, u32::MAX),
-            keys: m.room(n.saturating_mul(dim_k)),
-            values: m.room(n.saturating_add(dim_k).saturating_mul(stride)),
+            keys: Store::made(m, dtype, n.saturating_mul(dim_k)),
+            values: Store::made(m, dtype, n.saturating_mul(stride)),
             counts: m.room(n),
             square: m.room(n),
             ids: m.room(n * CELL),
@@ -58,39 +63,47 @@ impl Front {
             radius: m.room(n),
             shift: m.room(n),
             covariance: m.filled(dim_k * dim_k, 0.0),
+            cross: m.filled(dim_k.saturating_mul(stride), 0.0),
             known: m.room(known),
-            known_keys: m.filled(known * dim_k, 0.0),
-            known_values: m.filled(known * dim_v, 0.0),
-            row: m.filled(dim_k.max(dim_v), 0.0),
+            known_keys: Store::made(m, dtype, known * dim_k),
+            known_values: Store::made(m, dtype, known * dim_v),
+            rows: [0; 3].map(|_| m.filled(dim_k.max(stride), 0.0)),
             common: 0.0,
         }
     }
 
-    /// The cells of some segments, nothing known.
-    pub(super) fn start(&mut self, tree: &Tree, segments: impl Iterator<Item = usize>) {
+    /// No cells, nothing known.
+    pub(super) fn clear(&mut self) {
         self.first.fill(u32::MAX);
-        self.keys.clear();
-        self.values.clear();
-        self.square.clear();
+        self.keys.truncate(0);
+        self.values.truncate(0);
+        for buf in [&mut self.square, &mut self.counts, &mut self.radius, &mut self.shift] {
+            buf.clear();
+        }
         self.ids.clear();
         self.known_of.clear();
+        self.known.clear();
+    }
+
+    /// The cells of some segments, nothing known.
+    pub(super) fn start(&mut self, isa: Isa, tree: &Tree, segments: impl Iterator<Item = usize>) {
+        self.clear();
         for segment in segments {
             self.first[segment] = self.square.len() as u32;
-            reserved(self.keys.extend_from_slice(tree.keys(segment)));
-            reserved(self.values.extend_from_slice(tree.values(segment)));
+            // Means of numbers that fit the type do.
+            self.keys.push_row(isa, tree.keys(segment));
+            self.values.push_row(isa, tree.values(segment));
             reserved(self.square.extend_from_slice(tree.square(segment)));
             reserved(self.ids.extend_from_slice(tree.ids(segment)));
             reserved(self.known_of.extend_from_slice(tree.apart(segment)));
         }
         let n = self.square.len();
         for buf in [&mut self.counts, &mut self.radius, &mut self.shift] {
-            buf.clear();
             reserved(buf.resize(n, 0.0));
         }
         self.counts.iter_mut().zip(&*self.known_of).for_each(|(n, known)| *n = (!known).count_ones() as f32);
         tree.moment(&mut self.covariance);
-        reserved(self.values.extend_from_slice(tree.cross()));
-        self.known.clear();
+        self.cross.copy_from_slice(tree.cross());
     }
 
     /// Entries there are.
@@ -132,40 +145,42 @@ impl Front {
             }
         }
         self.known[apart..].sort_unstable();
-        let (dim_k, dim_v) = (self.dim_k, self.dim_v);
-        isa.run(Gather { from: keys, ids: &self.known, stride: dim_k, out: &mut self.known_keys });
-        isa.run(Gather { from: values, ids: &self.known, stride: dim_v, out: &mut self.known_values });
+        self.known_keys.gather(isa, keys, &self.known);
+        self.known_values.gather(isa, values, &self.known);
+        let (dim_k, dim_v, n) = (self.dim_k, self.dim_v, self.entries());
         // What is known leaves the covariances.
-        let cross = self.entries() * self.stride;
+        let known = [self.known_keys.rows(self.known.len(), dim_k), self.known_values.rows(self.known.len(), dim_v)];
+        let means = [self.keys.rows(n, dim_k), self.values.rows(n, self.stride)];
         for (i, &row) in self.known.iter().enumerate().skip(apart) {
             let Some(place) = self.place(tree, row as usize) else { continue };
-            let mean = &self.keys[place / CELL * dim_k..][..dim_k];
-            let rest = &mut self.row[..dim_k];
-            rest.copy_from_slice(&self.known_keys[i * dim_k..][..dim_k]);
-            isa.axpy(-1.0, mean, rest);
-            for (x, to) in self.row[..dim_k].iter().zip(self.covariance.chunks_exact_mut(dim_k)) {
-                isa.axpy(-x, &self.row[..dim_k], to);
+            let [key, value, mean] = &mut self.rows;
+            for ((known, means), rest) in known.iter().zip(&means).zip([&mut *key, &mut *value]) {
+                known.read(i, &mut rest[..known.cols()]);
+                means.read(place / CELL, &mut mean[..means.cols()]);
+                isa.axpy(-1.0, &mean[..known.cols()], &mut rest[..known.cols()]);
             }
-            let (means, cross) = self.values.split_at_mut(cross);
-            let (value, mean) =
-                (&self.known_values[i * dim_v..][..dim_v], &means[place / CELL * self.stride..][..dim_v]);
-            for (x, to) in self.row[..dim_k].iter().zip(cross.chunks_exact_mut(self.stride)) {
-                isa.axpy(-x, value, &mut to[..dim_v]);
-                isa.axpy(*x, mean, &mut to[..dim_v]);
+            let (key, value) = (&key[..dim_k], &value[..dim_v]);
+            let (of_keys, of_values) =
+                (self.covariance.chunks_exact_mut(dim_k), self.cross.chunks_exact_mut(self.stride));
+            for ((x, of_keys), of_values) in key.iter().zip(of_keys).zip(of_values) {
+                isa.axpy(-x, key, of_keys);
+                isa.axpy(-x, value, &mut of_values[..dim_v]);
             }
         }
         let scale = 1.0 / (tree.segments() * SEGMENT).max(1) as f32;
-        self.covariance.iter_mut().chain(&mut self.values[cross..]).for_each(|x| *x *= scale);
-        for entry in 0..self.entries() {
+        self.covariance.iter_mut().chain(&mut *self.cross).for_each(|x| *x *= scale);
+        for entry in 0..n {
             if self.known_of[entry] != 0 {
                 self.describe(isa, keys, values, entry);
             }
         }
-        let mean = &mut self.row[..self.dim_v];
+        let (means, [mean, row, _]) = (self.values.rows(n, self.stride), &mut self.rows);
         mean.fill(0.0);
-        let share = 1.0 / self.counts.len().max(1) as f32;
-        self.values[..cross].chunks_exact(self.stride).for_each(|value| isa.axpy(share, &value[..self.dim_v], mean));
-        self.common = isa.norm2(mean);
+        for entry in 0..n {
+            means.read(entry, &mut row[..self.stride]);
+            isa.axpy(1.0 / n as f32, &row[..dim_v], &mut mean[..dim_v]);
+        }
+        self.common = isa.norm2(&mean[..dim_v]);
         let trace: f32 = (0..dim_k).map(|i| self.covariance[i * dim_k + i]).sum();
         for e in 0..self.entries() {
             self.radius[e] = if trace > 0.0 { ratio(self.square[e], trace) } else { 0.0 };
@@ -190,8 +205,7 @@ impl Front {
         row: u32,
         unit: f32,
     ) -> bool {
-        let n = self.known.len();
-        let place = self.place(tree, row as usize).filter(|_| n < self.known.capacity());
+        let place = self.place(tree, row as usize).filter(|_| self.known.len() < self.known.capacity());
         let Some(place) = place else { return false };
         let (entry, bit) = (place / CELL, 1 << (place % CELL));
         if self.known_of[entry] & bit != 0 {
@@ -199,8 +213,8 @@ impl Front {
         }
         self.known_of[entry] |= bit;
         reserved(self.known.push(row));
-        keys.read(row as usize, &mut self.known_keys[n * self.dim_k..][..self.dim_k]);
-        values.read(row as usize, &mut self.known_values[n * self.dim_v..][..self.dim_v]);
+        let same = [self.known_keys.push_same(keys, row as usize), self.known_values.push_same(values, row as usize)];
+        debug_assert!(same == [true; 2], "a session's keys and values are of its type");
         let before = self.square[entry];
         self.describe(isa, keys, values, entry);
         self.radius[entry] *= if before > 0.0 { ratio(self.square[entry], before) } else { 0.0 };
@@ -216,40 +230,42 @@ impl Front {
         self.counts[entry] = count as f32;
         let ids = &self.ids[entry * CELL..][..CELL];
         let left = || ids.iter().zip(0..).filter(|(_, j)| known >> j & 1 == 0).map(|(&id, _)| id as usize);
-        let (to_key, to_value) =
-            (&mut self.keys[entry * self.dim_k..][..self.dim_k], &mut self.values[entry * self.stride..][..self.dim_v]);
-        for (from, to) in [(keys, &mut *to_key), (values, to_value)] {
+        let [key, value, row] = &mut self.rows;
+        for (from, to) in [(keys, &mut *key), (values, value)] {
             to.fill(0.0);
             for id in left() {
-                let row = &mut self.row[..from.cols()];
+                let row = &mut row[..from.cols()];
                 from.read(id, row);
-                isa.axpy(1.0 / count as f32, row, to);
+                isa.axpy(1.0 / count as f32, row, &mut to[..from.cols()]);
             }
         }
+        let (key, row) = (&key[..self.dim_k], &mut row[..self.dim_k]);
         let mut square = 0.0;
         for id in left() {
-            let row = &mut self.row[..self.dim_k];
             keys.read(id, row);
-            square += isa.sq_dist(row, to_key);
+            square += isa.sq_dist(row, key);
         }
+        self.keys.set_row(isa, entry, key);
+        self.values.set_row(isa, entry, &value[..self.stride]);
         self.square[entry] = if count > 0 { square / count as f32 } else { 0.0 };
     }
 
     pub(super) fn mean_keys(&self) -> Rows<'_> {
-        rows(&self.keys, self.dim_k)
+        self.keys.rows(self.entries(), self.dim_k)
     }
 
-    /// Mean values, then the covariance of keys and values, a row for every dimension of a key. Padding included.
-    pub(super) fn means_and_cross(&self) -> Rows<'_> {
-        rows(&self.values, self.stride)
+    /// Whole vectors, padded.
+    pub(super) fn mean_values(&self) -> Rows<'_> {
+        self.values.rows(self.entries(), self.stride)
+    }
+
+    /// Covariance of keys and values, a row for every dimension of a key. Padded, too.
+    pub(super) fn cross(&self) -> Rows<'_> {
+        rows(&self.cross, self.stride)
     }
 
     pub(super) fn covariance(&self) -> Rows<'_> {
         rows(&self.covariance, self.dim_k)
-    }
-
-    pub(super) fn means_and_cross_data(&self) -> &[f32] {
-        &self.values
     }
 
     pub(super) fn covariance_data(&self) -> &[f32] {
@@ -277,10 +293,26 @@ impl Front {
         &self.known_of
     }
 
+    /// Lists the next keys of entries that are `opened`, from entry `from` on, as many as there is room for: those that are not known. Returns
+    /// whether there are some.
+    pub(super) fn list_opened(&self, opened: &[u8], from: &mut usize, ids: &mut Buf<u32>) -> bool {
+        ids.clear();
+        while *from < self.entries() && ids.len() + CELL <= ids.capacity() {
+            let (known, all) = (self.known_of[*from], &self.ids[*from * CELL..][..CELL]);
+            if opened[*from] != 0 {
+                for (_, &id) in all.iter().enumerate().filter(|(j, _)| known >> j & 1 == 0) {
+                    reserved(ids.push(id));
+                }
+            }
+            *from += 1;
+        }
+        !ids.is_empty()
+    }
+
     /// Keys and values of the known.
     pub(super) fn known_rows(&self) -> (Rows<'_>, Rows<'_>) {
         let n = self.known.len();
-        (rows(&self.known_keys[..n * self.dim_k], self.dim_k), rows(&self.known_values[..n * self.dim_v], self.dim_v))
+        (self.known_keys.rows(n, self.dim_k), self.known_values.rows(n, self.dim_v))
     }
 }
 

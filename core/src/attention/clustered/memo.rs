@@ -5,7 +5,7 @@
 
 use super::ablation::{Part, without};
 use super::control::{Control, Why};
-use super::policy::{LEVELS, PLACES};
+use super::policy::{PLACES, THRESHOLDS};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Bits of a place that hold the key; weight is above.
@@ -67,8 +67,8 @@ impl Memo {
     pub(super) fn control(&self, control: &Control, failed: Option<Why>) {
         let level = match failed {
             None => control.level(),
-            Some(Why::Costly) => LEVELS,
-            Some(_) => LEVELS + 1,
+            Some(Why::Costly) => THRESHOLDS,
+            Some(_) => THRESHOLDS + 1,
         };
         self.level.note(level as u32 + 1);
         self.error.note(control.error().to_bits());
@@ -93,7 +93,7 @@ impl Memo {
     pub(super) fn take_control(&mut self) -> Option<(Control, Option<Why>)> {
         let (level, error) = (self.level.take() as usize, f32::from_bits(self.error.take()));
         let level = level.checked_sub(1)?;
-        let failed = (level >= LEVELS).then_some(if level == LEVELS { Why::Costly } else { Why::Strict });
-        Some((Control::at(level.min(LEVELS - 1), error), failed))
+        let failed = (level >= THRESHOLDS).then_some(if level == THRESHOLDS { Why::Costly } else { Why::Strict });
+        Some((Control::at(level.min(THRESHOLDS - 1), error), failed))
     }
 }

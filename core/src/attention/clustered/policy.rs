@@ -57,7 +57,7 @@ pub(super) const SIGMA: f32 = 3.0;
 pub(super) const LOOSEST: f32 = 0.1;
 
 /// How many there are.
-pub(super) const LEVELS: usize = 14;
+pub(super) const THRESHOLDS: usize = 14;
 
 /// The one that a run of blocks begins with, 0.018. From 0.006 on 10 in place of 12 of 58 made-up heads miss their aim, for 9 % more pairs
 /// of SmolLM2.
@@ -120,8 +120,8 @@ pub(super) const CHECK_SOON: [usize; 3] = [0, 4, 24];
 /// Heavy keys that a session's few rows find between two appends: of those that share a place the heaviest is kept.
 pub(super) const PLACES: usize = 512;
 
-/// Keys of opened cells that are gathered at once for few rows.
-pub(super) const GATHERED: usize = 512;
+/// Keys of opened cells that are gathered at once for few rows: a block of exact attention.
+pub(super) const GATHERED: usize = 128;
 
 /// Times in a row that no threshold keeps the tolerance of a session's few rows before they are attended exactly for a while. At the first
 /// failure two layers of SmolLM2 at 32,768 tokens would decode 1.2 times as fast as exact attention.

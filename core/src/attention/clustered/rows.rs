@@ -261,8 +261,8 @@ impl Task for Attend<'_, '_> {
                     max: &mut max[row..row + PANEL],
                     sum: &mut sum[row..row + PANEL],
                 };
-                part.run(s, &ahead, p);
-                if let Some(look) = &mut self.look {
+                let scored = part.run(s, &ahead, p);
+                if let Some(look) = self.look.as_mut().filter(|_| scored) {
                     // Keys that the panel sees: its scores begin with the first of them.
                     if let Some(of) = hull_of(&spans[row..row + m]) {
                         look(

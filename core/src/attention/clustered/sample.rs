@@ -6,12 +6,12 @@ use crate::math::hash;
 use crate::mem::{Buf, Maker};
 
 /// Rows of a block that are sampled, at most.
-const MOST: usize = KNOWING + CHECKING;
+const SAMPLED: usize = KNOWING + CHECKING;
 
 /// Rows of a block that are sampled: those that find keys, then those that measure.
 #[derive(Clone, Copy)]
 pub(super) struct Sampled {
-    rows: [usize; MOST],
+    rows: [usize; SAMPLED],
     n: usize,
 }
 
@@ -20,12 +20,12 @@ impl Sampled {
     /// anyway.
     pub(super) fn count(group: usize, n: usize) -> usize {
         let least = KNOWING + LEAST_CHECKING;
-        if n < FEW_ROWS { least } else { ((least * group).next_multiple_of(LANES) / group).min(MOST) }
+        if n < FEW_ROWS { least } else { ((least * group).next_multiple_of(LANES) / group).min(SAMPLED) }
     }
 
     /// Of `n` rows. Rows that find keys lie evenly; those that measure lie anywhere in as many stretches, which `seed` decides.
     pub(super) fn new(group: usize, n: usize, seed: u64) -> Sampled {
-        let (mut rows, count) = ([0; MOST], Sampled::count(group, n));
+        let (mut rows, count) = ([0; SAMPLED], Sampled::count(group, n));
         for (i, row) in rows[..KNOWING].iter_mut().enumerate() {
             *row = (2 * i + 1) * n / (2 * KNOWING);
         }

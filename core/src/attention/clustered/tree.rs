@@ -103,12 +103,12 @@ impl Tree {
 
     /// Whole segments of the rows from those on that are built, as many as there are keys for.
     ///
-    /// Segments of which something is padding (0 in `keep`) get no cells: what nobody sees changes nothing.
-    pub fn fill(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, keep: Option<&[u8]>) {
+    /// Segments, by their first key, of which nobody sees some key get no cells: what nobody sees changes nothing.
+    pub fn fill(&mut self, isa: Isa, keys: &Rows<'_>, values: &Rows<'_>, seen: impl Fn(usize) -> bool) {
         while (self.built + 1) * SEGMENT <= keys.rows() && self.built < self.capacity {
             let first = (self.built * SEGMENT) as u32;
             let ids: [u32; SEGMENT] = core::array::from_fn(|i| first + i as u32);
-            if keep.is_some_and(|keep| keep[first as usize..][..SEGMENT].contains(&0)) {
+            if !seen(first as usize) {
                 let at = self.built;
                 self.ids[at * SEGMENT..][..SEGMENT].copy_from_slice(&ids);
                 (self.ranges[at], self.has[at]) = ([ids[0], ids[SEGMENT - 1]], false);

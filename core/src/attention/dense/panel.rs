@@ -3,7 +3,7 @@
 use super::super::mask::Visible;
 use super::head::Head;
 use crate::mem::Rows;
-use crate::simd::bias::add_biases;
+use crate::simd::bias::{add_biases, hides_all};
 use crate::simd::fixed::{self, Fixed};
 use crate::simd::online::{self, Limits, State};
 use crate::simd::tile::{self, PANEL, ROWS, Span, Values};
@@ -101,17 +101,20 @@ impl Panel<'_> {
         if hull.end == 0 { Span::default() } else { hull }
     }
 
-    /// All keys of the block.
+    /// All keys of the block; returns whether some row sees some, so that there are scores.
     #[inline(always)]
-    pub(crate) fn run<S: Simd>(&mut self, s: S, ahead: &Ahead<'_>, panel: usize) {
+    pub(crate) fn run<S: Simd>(&mut self, s: S, ahead: &Ahead<'_>, panel: usize) -> bool {
         let rows = self.seen.len();
         let hull = self.hull(0, rows);
         let (lo, hi) = (hull.begin, hull.end);
-        if lo == hi {
-            return;
+        let bias = self.bias;
+        let hides = |(bias, column): (Rows<'_>, usize)| {
+            hides_all(s, &bias, self.query..self.query + rows, column + lo, hi - lo)
+        };
+        if lo == hi || bias.is_some_and(hides) {
+            return false;
         }
         let vecs = rows.div_ceil(S::LANES);
-        let bias = self.bias;
         let keep = self.head.masking.keep(self.head.batch);
         let (factor, plain) = factor(self.head, bias.is_some());
 
@@ -218,6 +221,7 @@ impl Panel<'_> {
             }
             v += tile::group::<S>(self.dim_v, v);
         }
+        true
     }
 
     /// Limits of every lane, relative to key `lo`; only looked at where there are some.

@@ -1,7 +1,10 @@
 //! 512-bit vectors.
 
-use crate::simd::vector::{Simd, exp2_fraction};
+use crate::simd::vector::{Simd, exp2_fraction, methods};
 use core::arch::x86_64::*;
+
+type V = __m512;
+type I = __m512i;
 
 /// Proof of AVX-512 F, BW, VL, DQ and of what [`super::avx2::Avx2`] needs; with `VNNI`, of that too.
 #[derive(Clone, Copy)]
@@ -16,14 +19,6 @@ impl<const VNNI: bool> Avx512<VNNI> {
     }
 }
 
-/// Instructions without memory operands: safe because the token exists.
-macro_rules! op {
-    ($e:expr) => {{
-        // SAFETY: the token proves the instruction set.
-        unsafe { $e }
-    }};
-}
-
 /// Mask of the first `n < 16` lanes.
 #[inline(always)]
 fn mask(n: usize) -> __mmask16 {
@@ -31,22 +26,16 @@ fn mask(n: usize) -> __mmask16 {
 }
 
 impl<const VNNI: bool> Simd for Avx512<VNNI> {
-    type V = __m512;
+    type V = V;
     const LANES: usize = 16;
     const WIDE: bool = true;
-    type I = __m512i;
+    type I = I;
 
-    #[inline(always)]
-    fn splat_i(self, x: i32) -> __m512i {
-        op!(_mm512_set1_epi32(x))
-    }
-    #[inline(always)]
-    fn dot16(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
-        op!(if VNNI { _mm512_dpwssd_epi32(acc, a, b) } else { _mm512_add_epi32(acc, _mm512_madd_epi16(a, b)) })
-    }
-    #[inline(always)]
-    fn dot8(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
-        op!(if VNNI {
+    methods! {
+        fn splat_i(x: i32) -> I = _mm512_set1_epi32(x);
+        fn dot16(acc: I, a: I, b: I) -> I =
+            if VNNI { _mm512_dpwssd_epi32(acc, a, b) } else { _mm512_add_epi32(acc, _mm512_madd_epi16(a, b)) };
+        fn dot8(acc: I, a: I, b: I) -> I = if VNNI {
             _mm512_dpbusd_epi32(acc, a, b)
         } else {
             let even = _mm512_madd_epi16(
@@ -55,93 +44,34 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
             );
             let odd = _mm512_madd_epi16(_mm512_srli_epi16::<8>(a), _mm512_srai_epi16::<8>(b));
             _mm512_add_epi32(acc, _mm512_add_epi32(even, odd))
-        })
-    }
-    #[inline(always)]
-    fn to_f32(self, a: __m512i) -> __m512 {
-        op!(_mm512_cvtepi32_ps(a))
-    }
-    #[inline(always)]
-    unsafe fn load_i(self, p: *const i32) -> __m512i {
-        // SAFETY: passed on.
-        unsafe { _mm512_loadu_si512(p.cast()) }
-    }
-
-    #[inline(always)]
-    fn splat(self, x: f32) -> __m512 {
-        op!(_mm512_set1_ps(x))
-    }
-    #[inline(always)]
-    fn add(self, a: __m512, b: __m512) -> __m512 {
-        op!(_mm512_add_ps(a, b))
-    }
-    #[inline(always)]
-    fn sub(self, a: __m512, b: __m512) -> __m512 {
-        op!(_mm512_sub_ps(a, b))
-    }
-    #[inline(always)]
-    fn mul(self, a: __m512, b: __m512) -> __m512 {
-        op!(_mm512_mul_ps(a, b))
-    }
-    #[inline(always)]
-    fn div(self, a: __m512, b: __m512) -> __m512 {
-        op!(_mm512_div_ps(a, b))
-    }
-    #[inline(always)]
-    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
-        op!(_mm512_fmadd_ps(a, b, c))
-    }
-    #[inline(always)]
-    fn max(self, a: __m512, b: __m512) -> __m512 {
-        op!(_mm512_max_ps(a, b))
-    }
-    #[inline(always)]
-    fn min(self, a: __m512, b: __m512) -> __m512 {
-        op!(_mm512_min_ps(a, b))
-    }
-    #[inline(always)]
-    fn sqrt(self, a: __m512) -> __m512 {
-        op!(_mm512_sqrt_ps(a))
-    }
-    #[inline(always)]
-    fn abs(self, a: __m512) -> __m512 {
-        op!(_mm512_abs_ps(a))
-    }
-    #[inline(always)]
-    fn copysign(self, a: __m512, sign: __m512) -> __m512 {
-        op!(_mm512_or_ps(_mm512_abs_ps(a), _mm512_and_ps(_mm512_set1_ps(-0.0), sign)))
-    }
-    #[inline(always)]
-    fn select_lt(self, a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
-        op!(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes))
-    }
-    #[inline(always)]
-    fn lt_bits(self, a: __m512, b: __m512) -> u32 {
-        op!(u32::from(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b)))
-    }
-    #[inline(always)]
-    fn floor(self, a: __m512) -> __m512 {
-        op!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(a))
-    }
-    #[inline(always)]
-    fn ldexp(self, a: __m512, n: __m512) -> __m512 {
-        op!({
+        };
+        fn to_f32(a: I) -> V = _mm512_cvtepi32_ps(a);
+        fn splat(x: f32) -> V = _mm512_set1_ps(x);
+        fn add(a: V, b: V) -> V = _mm512_add_ps(a, b);
+        fn sub(a: V, b: V) -> V = _mm512_sub_ps(a, b);
+        fn mul(a: V, b: V) -> V = _mm512_mul_ps(a, b);
+        fn div(a: V, b: V) -> V = _mm512_div_ps(a, b);
+        fn fma(a: V, b: V, c: V) -> V = _mm512_fmadd_ps(a, b, c);
+        fn max(a: V, b: V) -> V = _mm512_max_ps(a, b);
+        fn min(a: V, b: V) -> V = _mm512_min_ps(a, b);
+        fn sqrt(a: V) -> V = _mm512_sqrt_ps(a);
+        fn abs(a: V) -> V = _mm512_abs_ps(a);
+        fn copysign(a: V, sign: V) -> V = _mm512_or_ps(_mm512_abs_ps(a), _mm512_and_ps(_mm512_set1_ps(-0.0), sign));
+        fn select_lt(a: V, b: V, yes: V, no: V) -> V =
+            _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes);
+        fn lt_bits(a: V, b: V) -> u32 = u32::from(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b));
+        fn floor(a: V) -> V = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(a);
+        fn ldexp(a: V, n: V) -> V = {
             let e = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
             _mm512_mul_ps(a, _mm512_castsi512_ps(_mm512_slli_epi32::<23>(e)))
-        })
-    }
-    #[inline(always)]
-    fn reduce_add(self, a: __m512) -> f32 {
-        op!({
+        };
+        fn reduce_add(a: V) -> f32 = {
             let x = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
             let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
             let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps::<1>(x, x)))
-        })
-    }
-    #[inline(always)]
-    fn reduce_add4(self, a: [__m512; 4]) -> [f32; 4] {
-        op!({
+        };
+        fn reduce_add4(a: [V; 4]) -> [f32; 4] = {
             let [a, b, c, d] = a;
             let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
             let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
@@ -149,68 +79,37 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
             let x = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
             let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
             core::mem::transmute::<__m128, [f32; 4]>(x)
-        })
-    }
-    #[inline(always)]
-    fn reduce_max(self, a: __m512) -> f32 {
-        op!({
+        };
+        fn reduce_max(a: V) -> f32 = {
             let x = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
             let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
             let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps::<1>(x, x)))
-        })
-    }
-    #[inline(always)]
-    fn prefetch(self, p: *const u8) {
-        op!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
-    }
-    #[inline(always)]
-    fn prefetch_near(self, p: *const u8) {
-        op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
-    }
-    #[inline(always)]
-    unsafe fn load(self, p: *const f32) -> __m512 {
-        // SAFETY: passed on.
-        unsafe { _mm512_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn load_partial(self, p: *const f32, n: usize) -> __m512 {
-        // SAFETY: lanes outside the mask are not accessed.
-        unsafe { _mm512_maskz_loadu_ps(mask(n), p) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32, v: __m512) {
-        // SAFETY: passed on.
-        unsafe { _mm512_storeu_ps(p, v) }
-    }
-    #[inline(always)]
-    unsafe fn store_partial(self, p: *mut f32, n: usize, v: __m512) {
-        // SAFETY: lanes outside the mask are not accessed.
-        unsafe { _mm512_mask_storeu_ps(p, mask(n), v) }
-    }
-    #[inline(always)]
-    unsafe fn load_f16(self, p: *const u16) -> __m512 {
-        // SAFETY: passed on.
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn store_f16(self, p: *mut u16, v: __m512) {
-        // SAFETY: passed on.
-        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(self, p: *const u16) -> __m512 {
-        // SAFETY: passed on.
-        unsafe {
-            let x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x))
-        }
+        };
+        fn prefetch(p: *const u8) = _mm_prefetch::<_MM_HINT_T1>(p.cast());
+        fn prefetch_near(p: *const u8) = _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        /// The fraction and the scaling are one instruction each here, and the scaling takes the floor itself.
+        fn exp2(x: V) -> V = {
+            let f = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(x);
+            let normal = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_set1_ps(-126.0));
+            _mm512_maskz_scalef_ps(normal, exp2_fraction(Avx512::<VNNI>(()), f), x)
+        };
     }
 
-    #[inline(always)]
-    unsafe fn transpose(self, rows: &[*const f32; 16], k: usize, out: *mut f32) {
-        // SAFETY: passed on.
-        unsafe {
+    methods! {
+        unsafe fn load_i(p: *const i32) -> I = _mm512_loadu_si512(p.cast());
+        unsafe fn load(p: *const f32) -> V = _mm512_loadu_ps(p);
+        unsafe fn load_partial(p: *const f32, n: usize) -> V = _mm512_maskz_loadu_ps(mask(n), p);
+        unsafe fn store(p: *mut f32, v: V) = _mm512_storeu_ps(p, v);
+        unsafe fn store_partial(p: *mut f32, n: usize, v: V) = _mm512_mask_storeu_ps(p, mask(n), v);
+        unsafe fn load_f16(p: *const u16) -> V = _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()));
+        unsafe fn store_f16(p: *mut u16, v: V) =
+            _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v));
+        unsafe fn load_bf16(p: *const u16) -> V = {
+            let x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x))
+        };
+        unsafe fn transpose(rows: &[*const f32; 16], k: usize, out: *mut f32) = {
             let mut a = [_mm512_setzero_ps(); 16];
             for j in 0..16 {
                 a[j] = _mm512_loadu_ps(rows[j].add(k));
@@ -238,16 +137,6 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
                 _mm512_storeu_ps(out.add((8 + c) * 16), _mm512_shuffle_f32x4::<0x88>(xy1, zw1));
                 _mm512_storeu_ps(out.add((12 + c) * 16), _mm512_shuffle_f32x4::<0xdd>(xy1, zw1));
             }
-        }
-    }
-
-    /// The fraction and the scaling are one instruction each here, and the scaling takes the floor itself.
-    #[inline(always)]
-    fn exp2(self, x: __m512) -> __m512 {
-        op!({
-            let f = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(x);
-            let normal = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_set1_ps(-126.0));
-            _mm512_maskz_scalef_ps(normal, exp2_fraction(self, f), x)
-        })
+        };
     }
 }

@@ -1,6 +1,6 @@
 //! Keys in an order in which neighbours are alike: cell by cell, cells by their means. What attention forms its tree from.
 
-use super::{BLOCK, Cells, NONE, RANK, Shape};
+use super::{BLOCK, Codes, NONE, RANK, Shape};
 use crate::dci::tunables::ORDER_ROUNDS;
 use crate::error::reserved;
 use crate::math::image_of;
@@ -25,7 +25,7 @@ impl Arranging {
     }
 }
 
-impl Cells {
+impl Codes {
     /// Appends the slots of all keys to `out`: like keys side by side, the tail, of which no cell knows, at the end.
     /// O(keys + cells x rank x log cells).
     pub fn list_slots(&self, isa: Isa, room: &mut Arranging, out: &mut Buf<u32>) {

@@ -1,12 +1,12 @@
 //! Folding: all keys gathered into cells and coded anew. Nothing here can fail: `reserve` made the room.
 
 use super::basis::product;
-use super::{BLOCK, Cells, Keys, NONE, PANEL, RANK, cells_for};
+use super::{BLOCK, Codes, Keys, NONE, PANEL, RANK, cells_for};
 use crate::dci::tunables::{GATHER_ROUNDS, GATHERED_BY};
 use crate::math::hash;
 use crate::simd::codes::{Nearest, Pack, round_key};
 
-impl Cells {
+impl Codes {
     /// Gathers every key of the index. O(n dim rank).
     pub(super) fn fold(&mut self, keys: Keys<'_>) {
         let live = self.list_live(keys);
@@ -21,7 +21,7 @@ impl Cells {
     /// Notes the slots with a key; returns how many there are.
     pub(super) fn list_live(&mut self, keys: Keys<'_>) -> usize {
         let mut live = 0;
-        for slot in (0..keys.ids.len()).filter(|&s| Cells::holds(&keys, s)) {
+        for slot in (0..keys.ids.len()).filter(|&s| Codes::holds(&keys, s)) {
             self.work.live[live] = slot as u32;
             live += 1;
         }

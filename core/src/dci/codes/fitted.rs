@@ -3,7 +3,7 @@
 //! in products. Whether that is worth it is measured on queries held back, whenever there is something new to decide.
 
 use super::basis::{noise, orthonormalise, product};
-use super::{Cells, Keys, PANEL, RANK, Shape};
+use super::{Codes, Keys, PANEL, RANK, Shape, empty};
 use crate::dci::tunables::{
     BASIS_STEP, FITTED_COVER, FITTED_QUERIES, FITTED_ROUNDS, HELD_QUERIES, NO_SPREAD, STALE_TIMES, TRIAL_KEYS,
 };
@@ -13,7 +13,7 @@ use crate::simd::codes::Pack;
 
 /// How directions are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::dci) enum Way {
+pub(in crate::dci) enum Fit {
     /// To be tried.
     #[default]
     Undecided,
@@ -28,7 +28,7 @@ pub(in crate::dci) struct Asked {
     /// Sample queries, those held back first, and one row of room.
     rows: Buf<f32>,
     count: usize,
-    pub(super) way: Way,
+    pub(super) way: Fit,
     /// Keys when the way was decided.
     decided: usize,
     /// Directions of queries, turned, `[rank][dim]`, and the coordinates of the keys' mean along them.
@@ -41,14 +41,7 @@ impl Asked {
     pub const MOST: usize = FITTED_QUERIES + HELD_QUERIES;
 
     pub fn new(memory: &Memory) -> Asked {
-        Asked {
-            rows: Buf::new(memory),
-            count: 0,
-            way: Way::Undecided,
-            decided: 0,
-            directions: Buf::new(memory),
-            offset: Buf::new(memory),
-        }
+        empty!(memory, Asked { [rows, directions, offset] count: 0, way: Fit::Undecided, decided: 0 })
     }
 
     /// All arrays, with room for a shape.
@@ -87,11 +80,11 @@ impl Asked {
             rows.read((i * step % kept) * n / kept, out);
             finish(out);
         }
-        (self.count, self.way, self.decided) = (kept, Way::Undecided, 0);
+        (self.count, self.way, self.decided) = (kept, Fit::Undecided, 0);
     }
 
     /// Takes queries back as they were saved.
-    pub fn restore(&mut self, dim: usize, count: usize, way: Way, decided: usize, read: impl FnOnce(&mut [f32])) {
+    pub fn restore(&mut self, dim: usize, count: usize, way: Fit, decided: usize, read: impl FnOnce(&mut [f32])) {
         read(&mut self.rows[..count * dim]);
         (self.count, self.way, self.decided) = (count, way, decided);
     }
@@ -104,21 +97,21 @@ impl Asked {
 
     /// What was decided holds no longer.
     pub fn reconsider(&mut self) {
-        (self.way, self.decided) = (Way::Undecided, 0);
+        (self.way, self.decided) = (Fit::Undecided, 0);
     }
 
     /// All queries, what was decided, and for how many keys.
-    pub fn saved(&self, dim: usize) -> (&[f32], Way, usize) {
+    pub fn saved(&self, dim: usize) -> (&[f32], Fit, usize) {
         (&self.rows[..self.count * dim], self.way, self.decided)
     }
 
     pub(super) fn undecided(&self, live: usize) -> bool {
-        self.count > 0 && (self.way == Way::Undecided || live / STALE_TIMES >= self.decided)
+        self.count > 0 && (self.way == Fit::Undecided || live / STALE_TIMES >= self.decided)
     }
 
     /// Whether keys and queries have directions of their own.
     pub(super) fn fitted(&self) -> bool {
-        self.count > 0 && self.way == Way::Balanced
+        self.count > 0 && self.way == Fit::Balanced
     }
 
     /// Queries held back, none if there are no queries.
@@ -141,7 +134,7 @@ impl Asked {
     }
 }
 
-impl Cells {
+impl Codes {
     /// Turned directions of queries, and the coordinates of the keys' mean along them.
     pub(super) fn asking(&self, dim: usize) -> (&[f32], &[f32]) {
         let (directions, offset) = if self.asked.fitted() {
@@ -166,15 +159,15 @@ impl Cells {
         for i in 0..trial {
             self.work.live[i] = self.work.live[i * live / trial];
         }
-        self.asked.way = Way::Keys;
+        self.asked.way = Fit::Keys;
         let plain = self.arrange(keys, trial);
-        self.asked.way = Way::Balanced;
+        self.asked.way = Fit::Balanced;
         let balanced = self.arrange(keys, trial);
         self.asked.decided = live;
         if balanced < plain {
             return trial == live;
         }
-        self.asked.way = Way::Keys;
+        self.asked.way = Fit::Keys;
         false
     }
 

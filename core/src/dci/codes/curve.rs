@@ -2,7 +2,7 @@
 
 use super::effort::{Effort, Found};
 use super::search::Ranked;
-use super::{Cells, Keys, NONE, PANEL};
+use super::{Codes, Keys, NONE, PANEL};
 use crate::dci::lists::Entry;
 use crate::dci::tunables::{
     COST_CANDIDATE, COST_CELL, COST_CODED_KEY, COST_COORDINATE, COST_EXACT_KEY, COST_MEAN, COST_PLACE, HELD_QUERIES,
@@ -193,7 +193,7 @@ impl Catch for Near<'_> {
     }
 }
 
-impl Cells {
+impl Codes {
     /// What scanning costs here.
     pub fn cost(&self, keys: &Keys<'_>, live: usize) -> Cost {
         Cost {
@@ -222,8 +222,7 @@ impl Cells {
         let held = self.asked.held(dim);
         let questions = if held.is_empty() { Questions::Keys(&slots) } else { Questions::Queries(held) };
         let asked = if held.is_empty() { OWN_QUESTIONS } else { held.len() / dim };
-        let empty = crate::mem::Buf::new(self.basis.memory());
-        let mut best = core::mem::replace(&mut self.work.best, empty);
+        let mut best = self.work.best.take();
         best.fill(Entry { score: f32::NEG_INFINITY, at: 0 });
         let mut near =
             Near { keys, place: &self.place, questions, asked, limits: [f32::INFINITY; PANEL], best: &mut best };
@@ -246,11 +245,7 @@ impl Cells {
             room: &mut w.product,
             catch: &mut near,
         });
-        let spare = |memory| (crate::mem::Buf::new(memory), crate::mem::Buf::new(memory), crate::mem::Buf::new(memory));
-        let (dense, ranks, found) = spare(self.basis.memory());
-        let mut dense = core::mem::replace(&mut self.work.dense, dense);
-        let mut ranks = core::mem::replace(&mut self.work.product, ranks);
-        let mut found = core::mem::replace(&mut self.work.found, found);
+        let (mut dense, mut ranks, mut found) = (w.dense.take(), w.product.take(), w.found.take());
         let (found_all, pairs) = found.split_at_mut(MEASURED);
         for (i, (best, found)) in
             best.chunks_exact(OWN_NEIGHBOURS).zip(found_all.chunks_exact_mut(OWN_NEIGHBOURS)).enumerate()

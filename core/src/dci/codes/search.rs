@@ -2,7 +2,7 @@
 
 use super::basis::product;
 use super::effort::{Effort, Found};
-use super::{BLOCK, Cells, Keys, NONE, PANEL, RANK, Shape};
+use super::{BLOCK, Codes, Keys, NONE, PANEL, RANK, Shape};
 use crate::dci::chunk::Chunk;
 use crate::dci::lists::{Allowed, Entry, Lists};
 use crate::mem::{Buf, Maker};
@@ -16,7 +16,7 @@ pub(in crate::dci) struct Probing {
     sum: Buf<i32>,
     /// Products with the cells' means, `[panels][cells][PANEL]`.
     centers: Buf<f32>,
-    /// Cells of one query, best first in part.
+    /// Codes of one query, best first in part.
     column: Buf<f32>,
     /// Queries that look into a cell first, and later, `[cells][panels]`.
     first: Buf<u64>,
@@ -55,7 +55,7 @@ impl Probing {
     }
 
     /// Whether this is room enough for the cells as they are.
-    pub fn fits(&self, cells: &Cells) -> bool {
+    pub fn fits(&self, cells: &Codes) -> bool {
         !cells.active() || cells.count() <= self.cells && cells.rank() <= self.rank
     }
 }
@@ -107,13 +107,13 @@ impl Sink for Dense<'_> {
     }
 }
 
-/// Room of [`Cells::rank_found`]: a number by slot, and twice as many as there are cells.
+/// Room of [`Codes::rank_found`]: a number by slot, and twice as many as there are cells.
 pub(in crate::dci) struct Ranked<'a> {
     pub dense: &'a mut [f32],
     pub ranks: &'a mut [f32],
 }
 
-impl Cells {
+impl Codes {
     /// Blocks `from..to`.
     fn blocks(&self, from: usize, to: usize) -> Blocks<'_> {
         Blocks {

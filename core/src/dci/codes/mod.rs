@@ -1,4 +1,4 @@
-//! Cells: keys gathered with their like and coded in a byte a coordinate, for batches of queries.
+//! Codes: keys gathered with their like and coded in a byte a coordinate, for batches of queries.
 //!
 //! Coordinates are those along the leading directions of the keys' second moment, turned at random so that none is longer
 //! than the others; a key is coded relative to the mean of its cell. What the coordinates leave out of a distance is
@@ -23,7 +23,7 @@ use super::tunables::{CELL_KEYS, CELLS_FROM, GATHERED_BY, RANK, SAMPLED_KEYS, TA
 pub(super) use curve::Curve;
 use curve::MEASURED;
 pub(super) use effort::{Effort, Found};
-pub(super) use fitted::{Asked, Way};
+pub(super) use fitted::{Asked, Fit};
 pub(crate) use order::Arranging;
 pub(super) use search::{Probing, Ranked};
 
@@ -109,6 +109,14 @@ impl Shape {
     }
 }
 
+/// A struct of arrays without a block, and of what else is in it.
+macro_rules! empty {
+    ($memory:expr, $name:ident { [$($array:ident),+] $($field:ident: $value:expr),* $(,)? }) => {
+        $name { $($array: Buf::new($memory),)+ $($field: $value),* }
+    };
+}
+use empty;
+
 /// Work space of folds.
 struct Work {
     /// One panel: of keys, or of columns of the sample.
@@ -138,7 +146,7 @@ struct Work {
 }
 
 /// The structure.
-pub(super) struct Cells {
+pub(super) struct Codes {
     shape: Shape,
     /// Whether there is a structure: enough keys have come.
     active: bool,
@@ -182,59 +190,30 @@ pub(super) struct Cells {
     work: Work,
 }
 
-impl Cells {
+impl Codes {
     /// Without room for keys.
-    fn new(memory: &Memory, dim: usize) -> Cells {
-        Cells {
+    fn new(memory: &Memory, dim: usize) -> Codes {
+        empty!(memory, Codes {
+            [basis, turned, room, offset, near_offset, mean, turn, means, half, reach, start, codes, unit, bias, order, place]
             shape: Shape::new(dim, 0),
             active: false,
-            basis: Buf::new(memory),
-            turned: Buf::new(memory),
-            room: Buf::new(memory),
-            offset: Buf::new(memory),
-            near_offset: Buf::new(memory),
-            mean: Buf::new(memory),
             mean2: 0.0,
-            turn: Buf::new(memory),
             rank: 0,
-            means: Buf::new(memory),
-            half: Buf::new(memory),
-            reach: Buf::new(memory),
             count: 0,
-            start: Buf::new(memory),
-            codes: Buf::new(memory),
-            unit: Buf::new(memory),
-            bias: Buf::new(memory),
-            order: Buf::new(memory),
-            place: Buf::new(memory),
             folded: 0,
             tail: 0,
             dead: 0,
             curve: Curve::default(),
             asked: Asked::new(memory),
-            work: Work {
-                panel: Buf::new(memory),
-                product: Buf::new(memory),
-                along: Buf::new(memory),
-                near: Buf::new(memory),
-                centers: Buf::new(memory),
-                half: Buf::new(memory),
-                sums: Buf::new(memory),
-                dense: Buf::new(memory),
-                best: Buf::new(memory),
-                found: Buf::new(memory),
-                codes: Buf::new(memory),
-                counts: Buf::new(memory),
-                sample: Buf::new(memory),
-                live: Buf::new(memory),
-                cell: Buf::new(memory),
-            },
-        }
+            work: empty!(memory, Work {
+                [panel, product, along, near, centers, half, sums, dense, best, found, codes, counts, sample, live, cell]
+            }),
+        })
     }
 
     /// With room for `capacity` keys, and for sample queries if directions will be fitted to them.
-    pub fn made(m: &mut Maker<'_>, dim: usize, capacity: usize, fitting: bool) -> Cells {
-        let mut cells = Cells::new(m.memory(), dim);
+    pub fn made(m: &mut Maker<'_>, dim: usize, capacity: usize, fitting: bool) -> Codes {
+        let mut cells = Codes::new(m.memory(), dim);
         cells.grow(m, Shape::new(dim, capacity), fitting);
         cells
     }

@@ -1,6 +1,6 @@
 //! Directions: the leading eigenvectors of the second moment of a sample, by subspace iteration.
 
-use super::{Cells, Keys, PANEL};
+use super::{Codes, Keys, PANEL};
 use crate::dci::tunables::{BASIS_COVER, BASIS_ROUNDS, BASIS_STEP};
 use crate::math::hash;
 use crate::mem::Rows;
@@ -39,7 +39,7 @@ pub(super) fn product(isa: Isa, panel: &[f32], rows: &[f32], cols: usize, out: &
     isa.run(Product { panel, rows, out });
 }
 
-impl Cells {
+impl Codes {
     /// Mean and directions from the first of `sample` sampled slots, and how many of the directions to use.
     pub(super) fn fit_basis(&mut self, keys: Keys<'_>, sample: usize) {
         let (dim, rank, isa) = (keys.dim, self.shape.rank, keys.isa);

@@ -2,7 +2,7 @@
 
 use super::Keys;
 use super::basis::noise;
-use super::fitted::Way;
+use super::fitted::Fit;
 use crate::dci::{Engine, Index, IndexOptions, Metric};
 use crate::mem::Rows;
 use std::vec;
@@ -28,10 +28,10 @@ fn balanced(metric: Metric) -> (Index, Vec<f32>, Vec<f32>) {
     let mut index = Index::new(&options).expect("memory");
     index.insert(Rows::new(&keys, DIM).expect("rows"), None).expect("memory");
     index.fit(Some(Rows::new(&queries, DIM).expect("rows"))).expect("queries");
-    index.cells.asked.way = Way::Balanced;
+    index.codes.asked.way = Fit::Balanced;
     let Keys { norm2, ids, dim, l2, isa, seed, .. } = index.keys_view();
     let (norm2, ids) = (norm2.to_vec(), ids.to_vec());
-    index.cells.fold(Keys { keys: &keys, norm2: &norm2, ids: &ids, dim, l2, isa, seed });
+    index.codes.fold(Keys { keys: &keys, norm2: &norm2, ids: &ids, dim, l2, isa, seed });
     (index, keys, queries)
 }
 
@@ -68,7 +68,7 @@ fn eigenvalues(m: &mut [Vec<f64>]) -> Vec<f64> {
 fn coordinates_of_both_sides_multiply_to_products() {
     for metric in [Metric::InnerProduct, Metric::L2] {
         let (index, keys, queries) = balanced(metric);
-        let cells = &index.cells;
+        let cells = &index.codes;
         assert!(cells.asked.fitted() && cells.rank == DIM);
         for i in 0..DIM {
             for j in 0..DIM {
@@ -99,7 +99,7 @@ fn coordinates_of_both_sides_multiply_to_products() {
 #[test]
 fn the_first_directions_leave_out_as_little_as_can_be() {
     let (index, keys, queries) = balanced(Metric::InnerProduct);
-    let cells = &index.cells;
+    let cells = &index.codes;
     let mean = &cells.mean[..DIM];
     let moment = |rows: &[f32], mean: &[f32]| {
         let mut m = vec![vec![0.0f64; DIM]; DIM];
