@@ -8,6 +8,8 @@ use iceformer::*;
 use iceformer_core::attention::{AttentionOptions, Mode, Session, SessionOptions};
 use iceformer_core::dci::{Index, IndexOptions, Metric};
 use iceformer_core::mem::{Rows, Tensor};
+use std::cell::Cell;
+use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
@@ -113,6 +115,44 @@ fn listed(status: ice_status) -> bool {
     status == ICE_OK
 }
 
+/// Hands bytes over piece by piece.
+struct Pieces<'a>(Cell<&'a [u8]>);
+
+extern "C" fn pieces(user: *mut c_void, to: *mut c_void, bytes: usize) -> usize {
+    assert!(bytes <= 1024);
+    // SAFETY: `user` is the source, alive and on this thread; `to` is writable for `bytes` bytes.
+    unsafe {
+        let source = &*user.cast::<Pieces<'_>>();
+        let (now, later) = source.0.get().split_at(bytes.min(source.0.get().len()));
+        to.cast::<u8>().copy_from(now.as_ptr(), now.len());
+        source.0.set(later);
+        now.len()
+    }
+}
+
+type LoadWith<T> = unsafe extern "C" fn(*const ice_load_options, *mut *mut T, *mut ice_error) -> ice_status;
+
+/// Through a function, without a limit and within one: what loads from memory loads so, too, and takes no more than the limit.
+fn streamed<T>(bytes: &[u8], hooks: &ice_allocator, loaded: bool, load: LoadWith<T>) -> [*mut T; 2] {
+    // SAFETY: the hooks' user is their budget.
+    let budget = unsafe { &*hooks.user.cast::<Budget>() };
+    [0, 60 << 10].map(|memory_limit| {
+        let (before, source, mut object) = (budget.bytes.get(), Pieces(Cell::new(bytes)), null_mut());
+        // SAFETY: the source and the hooks outlive the call, and the options are written by their function.
+        let fine = unsafe {
+            let mut o = std::mem::zeroed();
+            ice_load_options_init(&mut o);
+            o.read = Some(pieces);
+            (o.user, o.allocator, o.memory_limit) =
+                (std::ptr::from_ref(&source).cast_mut().cast(), hooks, memory_limit);
+            listed(load(&o, &mut object, null_mut()))
+        };
+        assert!(fine != object.is_null() && (fine || !loaded || memory_limit > 0));
+        assert!(memory_limit == 0 || before - budget.bytes.get() <= memory_limit);
+        object
+    })
+}
+
 fn known(status: ice_status) -> bool {
     assert!(status <= ICE_OK && status > ICE_ERR_INTERNAL, "status {status}");
     status == ICE_OK
@@ -136,6 +176,10 @@ fn load_index(bytes: &[u8], hooks: &ice_allocator) {
     let loaded = listed(unsafe { ice_index_load(buf, len, hooks, &mut ix, null_mut()) });
     assert!(sized || !loaded);
     if loaded {
+        use_index(ix);
+        unsafe { ice_index_free(ix) };
+    }
+    for ix in streamed(bytes, hooks, loaded, ice_index_load_with).into_iter().filter(|ix| !ix.is_null()) {
         use_index(ix);
         unsafe { ice_index_free(ix) };
     }
@@ -193,6 +237,10 @@ fn load_session(bytes: &[u8], hooks: &ice_allocator) {
     let loaded = listed(unsafe { ice_session_load(buf, len, hooks, &mut s, null_mut()) });
     assert!(sized || !loaded);
     if loaded {
+        use_session(s, bytes);
+        unsafe { ice_session_free(s) };
+    }
+    for s in streamed(bytes, hooks, loaded, ice_session_load_with).into_iter().filter(|s| !s.is_null()) {
         use_session(s, bytes);
         unsafe { ice_session_free(s) };
     }
