@@ -58,14 +58,19 @@ impl Store {
     /// Rows `ids` of a matrix in place of all that was there, as they are or, where f32 is stored, as f32.
     pub(super) fn gather(&mut self, isa: Isa, from: &Rows<'_>, ids: &[u32]) {
         self.truncate(0);
-        if let Store::F32(b) = self {
-            let stride = from.cols();
-            reserved(b.resize(ids.len() * stride, 0.0));
-            return isa.run(Gather { from, ids, stride, out: b });
-        }
-        for &id in ids {
-            let same = self.push_same(from, id as usize);
-            debug_assert!(same, "16-bit rows come from 16-bit rows of that type");
+        match self {
+            Store::F32(b) => {
+                let stride = from.cols();
+                reserved(b.resize(ids.len() * stride, 0.0));
+                isa.run(Gather { from, ids, stride, out: b });
+            }
+            #[cfg(feature = "half")]
+            _ => {
+                for &id in ids {
+                    let same = self.push_same(from, id as usize);
+                    debug_assert!(same, "16-bit rows come from 16-bit rows of that type");
+                }
+            }
         }
     }
 
@@ -102,6 +107,8 @@ impl Store {
 
     /// Writes row `i` anew, whose numbers fit the storage type.
     pub(super) fn set_row(&mut self, isa: Isa, i: usize, row: &[f32]) {
+        #[cfg(not(feature = "half"))]
+        let _ = isa;
         let at = i * row.len()..(i + 1) * row.len();
         match self {
             Store::F32(b) => b[at].copy_from_slice(row),
