@@ -85,7 +85,7 @@ impl Measured {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "accelerated"))]
 mod tests {
     use super::Measured;
 
