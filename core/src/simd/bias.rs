@@ -82,17 +82,19 @@ pub(crate) fn add_biases<S: Simd>(
 
 /// Whether biases hide keys `first..first + n` from all of these rows.
 #[inline(always)]
-pub(crate) fn hides_all<S: Simd>(s: S, bias: &Rows<'_>, mut of: Range<usize>, first: usize, n: usize) -> bool {
+pub(crate) fn hides_all<S: Simd>(s: S, bias: &Rows<'_>, of: Range<usize>, first: usize, n: usize) -> bool {
     let mut wide = [0.0; BIAS];
-    // Of causal rows the last sees most, and the first keys: that is soon found.
-    of.rfind(|&row| {
-        (0..n).step_by(BIAS).any(|j| {
+    // Loops: a closure would lose the instruction set. Of causal rows the last sees most, and the first keys: that is soon found.
+    for row in of.rev() {
+        for j in (0..n).step_by(BIAS) {
             let wide = &mut wide[..(n - j).min(BIAS)];
             rows::widen_part(s, bias, row, first + j, wide);
-            kernels::max(s, wide) > f32::NEG_INFINITY
-        })
-    })
-    .is_none()
+            if kernels::max(s, wide) > f32::NEG_INFINITY {
+                return false;
+            }
+        }
+    }
+    true
 }
 
 /// Biases of the heads of a batch.
@@ -272,11 +274,16 @@ impl Task for Largest<'_, '_> {
     fn run<S: Simd>(self, s: S) -> bool {
         let mut wide = [0.0; SEGMENT];
         // Of causal rows the last sees most.
-        (0..self.biases.rows()).rev().any(|row| {
+        for row in (0..self.biases.rows()).rev() {
             rows::widen_part(s, &self.biases, row, self.first, &mut wide);
-            self.most.iter_mut().zip(&wide).for_each(|(most, x)| *most = most.max(*x));
-            extent(s, self.most)[0] > f32::NEG_INFINITY
-        })
+            for (most, x) in self.most.iter_mut().zip(&wide) {
+                *most = most.max(*x);
+            }
+            if extent(s, self.most)[0] > f32::NEG_INFINITY {
+                return true;
+            }
+        }
+        false
     }
 }
 

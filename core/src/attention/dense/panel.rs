@@ -108,10 +108,12 @@ impl Panel<'_> {
         let hull = self.hull(0, rows);
         let (lo, hi) = (hull.begin, hull.end);
         let bias = self.bias;
-        let hides = |(bias, column): (Rows<'_>, usize)| {
-            hides_all(s, &bias, self.query..self.query + rows, column + lo, hi - lo)
-        };
-        if lo == hi || bias.is_some_and(hides) {
+        if lo == hi {
+            return false;
+        }
+        if let Some((bias, column)) = bias
+            && hides_all(s, &bias, self.query..self.query + rows, column + lo, hi - lo)
+        {
             return false;
         }
         let vecs = rows.div_ceil(S::LANES);
