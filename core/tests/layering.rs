@@ -32,8 +32,8 @@ const FOLDERS: [(&str, &[&str]); 6] = [
             "stats",
             "parts",
             "store",
-            "dense",
             "options",
+            "dense",
             "problem",
             "certificates",
             "retrieve",
@@ -60,6 +60,7 @@ const FOLDERS: [(&str, &[&str]); 6] = [
     (
         "simd",
         &[
+            "tunables",
             "vector",
             "math",
             "element",
@@ -76,6 +77,7 @@ const FOLDERS: [(&str, &[&str]); 6] = [
             "fixed",
             "gather",
             "clustered",
+            "opened",
             "codes",
         ],
     ),

@@ -1,8 +1,8 @@
 //! The one-call form: plan, check, run, on one thread or several.
 
 use super::certificates;
-use super::dense::exact;
 use super::dense::heads::{Dense, most_pieces};
+use super::dense::{exact, uses_fixed_scores};
 use super::head_topk::{self, index_options};
 use super::parts::in_parts;
 use super::problem::{Checked, Problem};
@@ -20,25 +20,25 @@ enum Work {
 }
 
 impl Work {
-    /// Gives `make` the function that makes it: to be counted, or to be called.
-    fn with<T>(c: &Checked<'_>, make: impl FnOnce(&dyn Fn(&mut Maker<'_>) -> Self) -> T) -> Result<T> {
-        if TOP_K && c.mode == Mode::TopK {
-            let index = index_options(&c.options, c.dim_k, c.rows_kv)?;
-            return Ok(make(&|m| Work::TopK(Part::of(|| head_topk::Work::made(m, &index)))));
-        }
-        let fixed = c.options.uses_fixed_scores(c.rows_q);
-        Ok(make(&|m| Work::Exact(exact::Work::made(m, c.dim_k, c.dim_v, c.rows_q, fixed))))
-    }
-
-    fn new_in(checked: &Checked<'_>, memory: &Memory) -> Result<Self> {
-        let mut work = Work::with(checked, |made| Maker::make(memory, made))??;
-        if let Work::TopK(work) = &mut work
-            && TOP_K
-        {
+    fn begin(&mut self) {
+        if let Work::TopK(work) = self {
             work.begin();
         }
-        Ok(work)
     }
+}
+
+/// Gives `make` the function that makes the work memory of all parts: to be counted, or to be called.
+fn with_works<T>(
+    c: &Checked<'_>,
+    make: impl FnOnce(&dyn Fn(&mut Maker<'_>) -> Objects<Work>) -> Result<T>,
+) -> Result<T> {
+    let parts = parts(c)?;
+    if TOP_K && c.mode == Mode::TopK {
+        let index = index_options(&c.options, c.dim_k, c.rows_kv)?;
+        return make(&|m| m.objects(parts, |m| Work::TopK(Part::of(|| head_topk::Work::made(m, &index)))));
+    }
+    let fixed = uses_fixed_scores(&c.options, c.rows_q);
+    make(&|m| m.objects(parts, |m| Work::Exact(exact::Work::made(m, c.dim_k, c.dim_v, c.rows_q, fixed))))
 }
 
 /// Pieces worth handing to different parts: (batch, KV head) for top-k, rows of query heads for exact.
@@ -70,23 +70,13 @@ fn run_part(
             let start = clock::now();
             let certificate = certificates::of_call(problem, checked);
             let dense = Dense {
-                q: problem.q,
-                kv: &|batch, head| {
-                    let k = if o.shared() { problem.q } else { problem.k };
-                    (k.head(batch, head), problem.v.head(batch, head))
-                },
+                call: checked.call(problem),
+                kv: &|batch, head| checked.kv(problem, batch, head),
                 heads_kv: checked.heads_kv,
-                out: &problem.out,
-                lse: problem.lse.as_ref(),
-                masking: &checked.masking,
-                scale: o.scale,
-                softcap: o.softcap,
-                shared_qk: o.shared_qk,
-                isa: o.isa.unwrap_or_else(crate::simd::Isa::best),
             };
             dense.run(work, ith, nth, &mut stats, &|head, begin, n, stats| {
                 if CERTIFICATES && let Some(certificate) = &certificate {
-                    certificate.exact(&problem.q, &problem.out, head, begin, n, stats);
+                    certificate.exact(&dense.call, head, begin, n, stats);
                 }
             });
             stats.score_error = work.score_error() * o.scale;
@@ -109,13 +99,10 @@ pub fn required(problem: &Problem<'_>) -> Result<Layout> {
         clustered::plan_call(&checked, &mut plan);
         return plan.finish();
     }
-    let mut part = Plan::new();
-    Work::with(&checked, |made| part.count(made))?;
-    let parts = parts(&checked)?;
-    plan.add_plan(&part, parts);
-    if cfg!(feature = "std") && parts > 1 {
-        Objects::<Work>::plan(&mut plan, parts);
-    }
+    with_works(&checked, |made| {
+        plan.count(made);
+        Ok(())
+    })?;
     plan.finish()
 }
 
@@ -144,15 +131,11 @@ pub fn attention(problem: &Problem<'_>, work: &Memory) -> Result<AttentionStats>
     if ACCELERATED && checked.mode == Mode::Accelerated {
         return clustered::call(problem, &checked, work, None);
     }
-    let parts = parts(&checked)?;
-    if cfg!(not(feature = "std")) || parts == 1 {
-        return run_part(problem, &checked, &mut Work::new_in(&checked, work)?, 0, 1);
+    let mut works = with_works(&checked, |made| Maker::make(work, made))?;
+    if TOP_K {
+        works.iter_mut().for_each(Work::begin);
     }
-    let mut works = Objects::with_capacity(work, parts)?;
-    for _ in 0..parts {
-        works.push(Work::new_in(&checked, work)?)?;
-    }
-    let mut stats = AttentionStats::new(checked.mode, checked.reason);
+    let (parts, mut stats) = (works.len(), AttentionStats::new(checked.mode, checked.reason));
     in_parts(&mut works, |ith, work| run_part(problem, &checked, work, ith, parts), &mut stats)?;
     Ok(stats)
 }

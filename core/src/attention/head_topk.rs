@@ -74,11 +74,10 @@ impl Work {
         head_kv: usize,
         stats: &mut AttentionStats,
     ) -> Result<()> {
-        let o = &checked.options;
+        let (o, call) = (&checked.options, checked.call(problem));
         let group = checked.heads_q / checked.heads_kv;
         let masking: &Masking<'_> = &checked.masking;
-        let keys = if o.shared() { problem.q.head(batch, head_kv) } else { problem.k.head(batch, head_kv) };
-        let values = problem.v.head(batch, head_kv);
+        let (keys, values) = checked.kv(problem, batch, head_kv);
         let keep = masking.keep(batch);
         self.index.clear();
         let mut inserted = 0;
@@ -95,10 +94,7 @@ impl Work {
             let start = clock::now();
             for head in head_kv * group..(head_kv + 1) * group {
                 let retrieval = Retrieval::new(&self.index, values, masking, [batch, head], o, o.top_k);
-                let mut out = problem.out.rows(batch, head, row, 1);
-                let mut lse = problem.lse.as_ref().map(|t| t.rows(batch, head, row, 1));
-                let lse = lse.as_mut().and_then(|r| r.as_slice());
-                let q = problem.q.head(batch, head);
+                let (q, (mut out, lse)) = (call.q.head(batch, head), call.rows(batch, head, row, 1));
                 stats.pairs += retrieval.attend(&mut self.scratch, &q, row, &mut out, lse, 0);
                 stats.pairs_dense += masking.count(batch, visible) as u64;
             }

@@ -4,15 +4,14 @@
 //! index knows is the upper part of the tree that accelerated attention walks, whose nodes are cut from that order. Rows
 //! that see different keys get them in the order of ids, so that what a row sees is a range.
 
-use super::clustered::{Control, Heads, Scored, Tree, Watch, Work};
-use super::dense::exact::{self, Head};
+use super::clustered::{Control, Heads, Tree, Work};
+use super::dense::{Call, exact};
 use super::tunables::{DENSE_BELOW, FINEST, MOST_KEYS, ROWS_BELOW};
-use super::{AttentionOptions, AttentionStats, Mask, Masking, Mode, Reason, clock};
+use super::{AttentionOptions, AttentionStats, Masking, Mode, Reason, clock};
 use crate::dci::{Arranging, Index};
 use crate::error::{Error, Result, Status, reserved};
 use crate::features::{self, ACCELERATED};
 use crate::mem::{Buf, Maker, Memory, Plan, Rows, RowsMut, Tensor, TensorMut};
-use crate::simd::Isa;
 use crate::simd::gather::Gather;
 
 /// Rows of a call that work memory is for: any number of them.
@@ -50,7 +49,6 @@ pub struct AttentionRoom {
     values: Buf<f32>,
     work: Work,
     tree: Tree,
-    watched: Buf<u32>,
 }
 
 /// What is attended, checked.
@@ -105,7 +103,6 @@ impl AttentionRoom {
             values: m.filled(n.saturating_mul(dim_v), 0.0),
             work: Work::made(m, [dim, dim_v], 1, MANY, n),
             tree: Tree::made(m, dim, dim_v, n),
-            watched: m.room(n),
         }
     }
 
@@ -142,7 +139,6 @@ impl AttentionRoom {
         over: &OverIndex<'_>,
         out: &mut RowsMut<'_>,
         lse: Option<&mut [f32]>,
-        watch: Option<Watch<'_>>,
     ) -> Result<AttentionStats> {
         let rows = over.queries.rows();
         let start = clock::now();
@@ -159,7 +155,7 @@ impl AttentionRoom {
         if !straight {
             self.gather(over, by_cells, uniform);
         }
-        let AttentionRoom { order, ids, keys, values, work, tree, watched, .. } = self;
+        let AttentionRoom { ids, keys, values, work, tree, .. } = self;
         let n = ids.len();
         let seen = if straight {
             InView { keys: over.index.keys_by_slot(), values: over.values, masking: over.masking }
@@ -170,24 +166,18 @@ impl AttentionRoom {
                 unreachable!("whole rows")
             };
             let masking = match uniform {
-                true => Masking::new(Mask::None, 0, 0, [1, 1, rows, n], true)?,
+                true => Masking::all(rows, n),
                 false => over.masking.over(ids),
             };
             InView { keys: k, values: v, masking }
         };
-        let o = &over.options;
-        let head = Head {
-            q: over.queries,
-            k: seen.keys,
-            v: seen.values,
-            masking: &seen.masking,
-            batch: 0,
-            head: 0,
-            scale: o.scale,
-            softcap: o.softcap,
-            shared_qk: false,
+        let lse = match lse {
+            Some(lse) => Some(TensorMut::new(&mut lse[..rows], [1, 1, rows, 1])?),
+            None => None,
         };
-        let isa = over.index.isa();
+        let (isa, out) = (over.index.isa(), TensorMut::of(out));
+        let (q, lse, masking) = (Tensor::of(over.queries), lse.as_ref(), &seen.masking);
+        let call = Call { q, out: &out, lse, masking, options: &over.options, isa };
         let auto = over.mode == Mode::Auto;
         let reason = match (auto, by_cells) {
             (true, true) => Reason::Cheaper,
@@ -196,54 +186,33 @@ impl AttentionRoom {
             (false, false) if over.mode == Mode::Accelerated => Reason::OnlyWay,
             _ => Reason::Requested,
         };
-        let exact = AttentionStats::new(Mode::Exact, reason);
         if !by_cells {
-            return Ok(dense(isa, &head, work.exact(), out, lse, exact));
+            let mut stats = AttentionStats::new(Mode::Exact, reason);
+            let start = clock::now();
+            let (head, (mut out, lse)) = (call.head(0, 0, seen.keys, seen.values), call.rows(0, 0, 0, rows));
+            stats.add_exact(exact::attend(isa, &head, 0, rows, &mut out, lse, work.exact()));
+            stats.attend_seconds = clock::since(start);
+            return Ok(stats);
         }
         tree.clear();
-        tree.fill(isa, &head.k, &head.v, |first| head.masking.shows_segment(isa, 0, 0..1, first));
+        tree.fill(isa, &seen.keys, &seen.values, |first| masking.shows_segment(isa, 0, 0..1, first));
         tree.publish();
         let mut stats = AttentionStats::new(Mode::Accelerated, reason);
         stats.build_seconds = clock::since(start);
         let start = clock::now();
-        let lse = match lse {
-            Some(lse) => Some(TensorMut::new(lse, [1, 1, rows, 1])?),
-            None => None,
-        };
         let tree = &*tree;
         let all = Heads {
-            q: Tensor::of(head.q),
-            out: &TensorMut::of(out),
-            lse: lse.as_ref(),
-            masking: head.masking,
-            heads_kv: 1,
-            scale: o.scale,
-            softcap: o.softcap,
-            tolerance: o.tolerance,
+            call,
             auto,
-            isa,
-            kv: &|_, _| (head.k, head.v, tree),
+            heads_kv: 1,
+            kv: &|_, _| (seen.keys, seen.values, tree),
             before: &|_| Control::default(),
             after: &|_, _, _| {},
         };
-        match watch {
-            Some(watch) => {
-                // Rows of keys as ids.
-                let mut name = |head: usize, row: usize, scored: Scored<'_>| match scored {
-                    Scored::Keys(keys) if !straight => {
-                        watched.clear();
-                        keys.iter().for_each(|&key| reserved(watched.push(order[key as usize])));
-                        watch(head, row, Scored::Keys(watched));
-                    }
-                    other => watch(head, row, other),
-                };
-                all.run(work, 0, 1, &mut stats, &mut Some(&mut name));
-            }
-            None => all.run(work, 0, 1, &mut stats, &mut None),
-        }
+        all.run(work, 0, 1, &mut stats, &mut None);
         stats.attend_seconds = clock::since(start);
-        if auto && stats.pairs == stats.pairs_dense {
-            (stats.mode, stats.reason) = (Mode::Exact, Reason::Diffuse);
+        if auto {
+            stats.settle();
         }
         Ok(stats)
     }
@@ -288,20 +257,4 @@ impl OverIndex<'_> {
         let n = self.index.slots();
         n == self.values.rows() && (0..n as u32).all(|slot| self.index.held_at(slot) == Some(u64::from(slot)))
     }
-}
-
-/// Every visible key.
-fn dense(
-    isa: Isa,
-    head: &Head<'_>,
-    work: &mut exact::Work,
-    out: &mut RowsMut<'_>,
-    lse: Option<&mut [f32]>,
-    mut stats: AttentionStats,
-) -> AttentionStats {
-    let start = clock::now();
-    let pairs = exact::attend(isa, head, 0, head.q.rows(), out, lse, work);
-    stats.add_exact(pairs);
-    stats.attend_seconds = clock::since(start);
-    stats
 }

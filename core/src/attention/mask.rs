@@ -134,6 +134,11 @@ impl<'a> Masking<'a> {
         Ok(Masking { mask, window, sinks, rows_q, rows_kv, ids: None })
     }
 
+    /// Every row sees every key.
+    pub(super) fn all(rows_q: usize, rows_kv: usize) -> Self {
+        Masking { mask: Mask::None, window: 0, sinks: 0, rows_q, rows_kv, ids: None }
+    }
+
     /// The same for keys of which only those of `ids`, ascending, are there, none of them padding: ranges of their rows.
     /// Not for a bias.
     pub(super) fn over(self, ids: &'a [u64]) -> Self {

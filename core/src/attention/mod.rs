@@ -52,8 +52,6 @@ pub use stats::{AttentionStats, ExactRows, Reason};
 
 #[cfg(feature = "internals")]
 #[doc(hidden)]
-pub use self::{
-    call::attention_watched, dense::exact, mask::Masking, mask::Visible, over_index::index_attention_watched,
-};
+pub use self::{call::attention_watched, dense::exact, mask::Masking, mask::Visible};
 #[cfg(not(feature = "internals"))]
 pub(crate) use mask::{Masking, Visible};

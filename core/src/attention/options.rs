@@ -3,7 +3,7 @@
 use super::mode::Mode;
 use super::tunables;
 use crate::error::{Error, Result, Status};
-use crate::features::{self, ACCELERATED, CERTIFICATES, PANELS, SHARED_QK, TOP_K};
+use crate::features::{self, ACCELERATED, CERTIFICATES, SHARED_QK, TOP_K};
 use crate::simd::Isa;
 
 /// Options of an attention call or session. In each field 0 means its default.
@@ -73,11 +73,6 @@ pub struct AttentionOptions {
 }
 
 impl AttentionOptions {
-    /// Whether an exact call of `rows` rows multiplies in fixed point.
-    pub(super) fn uses_fixed_scores(&self, rows: usize) -> bool {
-        PANELS && self.fixed_scores && rows > super::dense::FEW && self.isa.unwrap_or_else(Isa::best).dot16()
-    }
-
     /// Whether this build has what is asked for.
     ///
     /// # Errors

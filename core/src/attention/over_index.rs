@@ -1,6 +1,5 @@
 //! One head over an index that the caller keeps.
 
-use super::clustered::Watch;
 use super::index_room::{AttentionRoom, OverIndex};
 use super::retrieve::Retrieval;
 use super::{AttentionOptions, AttentionStats, Mask, Masking, Mode, Reason, clock};
@@ -75,37 +74,11 @@ impl<'a> IndexProblem<'a> {
 /// scratch or room made before the index grew, and in accelerated mode for none; `Unsupported` for an L2 index, threads,
 /// or shared query-key mode (whose keys are not the index's). Nothing is written then.
 pub fn index_attention(
-    problem: &IndexProblem<'_>,
-    scratch: &mut Scratch,
-    room: Option<&mut AttentionRoom>,
-    out: &mut RowsMut<'_>,
-    lse: Option<&mut [f32]>,
-) -> Result<AttentionStats> {
-    attend(problem, scratch, room, out, lse, None)
-}
-
-/// Accelerated attention over an index with a look at the ids that are scored exactly: for studies.
-///
-/// # Errors
-/// As [`index_attention`].
-#[cfg(feature = "internals")]
-pub fn index_attention_watched(
-    problem: &IndexProblem<'_>,
-    scratch: &mut Scratch,
-    room: &mut AttentionRoom,
-    out: &mut RowsMut<'_>,
-    watch: Watch<'_>,
-) -> Result<AttentionStats> {
-    attend(problem, scratch, Some(room), out, None, Some(watch))
-}
-
-fn attend(
     &IndexProblem { index, queries, values, mask, options }: &IndexProblem<'_>,
     scratch: &mut Scratch,
     room: Option<&mut AttentionRoom>,
     out: &mut RowsMut<'_>,
     mut lse: Option<&mut [f32]>,
-    watch: Option<Watch<'_>>,
 ) -> Result<AttentionStats> {
     let o = options.resolve(index.dim(), index.len())?;
     scratch.check(index)?;
@@ -158,7 +131,7 @@ fn attend(
     if let Some(room) = room.filter(|_| ACCELERATED && o.mode != Mode::TopK) {
         let over = OverIndex { index, queries, values, masking, options: o, mode: options.mode };
         if room.can(&over) {
-            return room.attend(&over, out, lse, watch);
+            return room.attend(&over, out, lse);
         }
     }
     let (mode, reason) = match options.mode {

@@ -1,10 +1,12 @@
 //! How sparse is a head: the softmax mass on its heaviest keys, from a few rows. Tells which layers to accelerate.
 
-use super::problem::{Checked, Problem};
+use super::dense::exact::Head;
+use super::problem::Problem;
 use super::tunables::SPARSITY_ROWS;
 use crate::error::{Error, Result, Status};
 use crate::mem::{Buf, Layout, Memory, Plan};
 use crate::project::Lift;
+use crate::simd::Isa;
 
 /// Bytes of work memory that [`sparsity`] takes, the `Memory` block included: two rows and one number per key.
 ///
@@ -52,16 +54,20 @@ pub fn sparsity(problem: &Problem<'_>, k: usize, sample_rows: usize, mass: &mut 
     let mut q = Buf::filled(work, checked.dim_k, 0.0)?;
     let mut key = Buf::filled(work, checked.dim_k, 0.0)?;
     let mut logits = Buf::with_capacity(work, checked.rows_kv)?;
+    let call = checked.call(problem);
     let samples = if sample_rows == 0 { SPARSITY_ROWS } else { sample_rows }.min(checked.rows_q);
     for (unit, mass) in mass.iter_mut().enumerate() {
         let (batch, head) = (unit / checked.heads_q, unit % checked.heads_q);
+        let head_kv = head / (checked.heads_q / checked.heads_kv);
+        let (keys, values) = checked.kv(problem, batch, head_kv);
+        let head = call.head(batch, head, keys, values);
         let (mut sum, mut rows) = (0.0f64, 0u32);
         for i in 0..samples {
             // The middle of each of `samples` stretches of rows.
             let row = (2 * i + 1) * checked.rows_q / (2 * samples);
-            problem.q.head(batch, head).read(row, &mut q);
-            score_row(problem, &checked, batch, head, row, &q, &mut key, &mut logits)?;
-            if let Some(share) = top_share(&checked, &mut logits, k) {
+            head.q.read(row, &mut q);
+            score_row(call.isa, &head, row, &q, &mut key, &mut logits)?;
+            if let Some(share) = top_share(call.isa, &mut logits, k) {
                 sum += f64::from(share);
                 rows += 1;
             }
@@ -71,38 +77,25 @@ pub fn sparsity(problem: &Problem<'_>, k: usize, sample_rows: usize, mass: &mut 
     Ok(())
 }
 
-/// Logits of the keys one row sees.
-fn score_row(
-    problem: &Problem<'_>,
-    checked: &Checked<'_>,
-    batch: usize,
-    head: usize,
-    row: usize,
-    q: &[f32],
-    key: &mut [f32],
-    logits: &mut Buf<f32>,
-) -> Result<()> {
-    let o = &checked.options;
-    let isa = o.isa.unwrap_or_else(crate::simd::Isa::best);
-    let head_kv = head / (checked.heads_q / checked.heads_kv);
-    let keys = if o.shared() { problem.q.head(batch, head) } else { problem.k.head(batch, head_kv) };
-    let (keep, bias) = (checked.masking.keep(batch), checked.masking.bias(batch, head));
-    let visible = checked.masking.visible(batch, row);
-    let alone = o.shared() && visible.len() == 1;
+/// Logits of the keys one row sees, whose query is `q`.
+fn score_row(isa: Isa, head: &Head<'_>, row: usize, q: &[f32], key: &mut [f32], logits: &mut Buf<f32>) -> Result<()> {
+    let (keep, bias) = (head.masking.keep(head.batch), head.masking.bias(head.batch, head.head));
+    let visible = head.masking.visible(head.batch, row);
+    let alone = head.shared() && visible.len() == 1;
     logits.clear();
     for j in (0..visible.sinks).chain(visible.begin..visible.end) {
-        if keep.is_some_and(|keep| keep[j] == 0) || (o.shared() && j == row && !alone) {
+        if keep.is_some_and(|keep| keep[j] == 0) || (head.shared() && j == row && !alone) {
             continue;
         }
-        keys.read(j, key);
+        head.k.read(j, key);
         let mut dot = isa.dot(q, key);
-        if o.shared() {
+        if head.shared() {
             let norm = libm::sqrtf(Lift::norm2(key));
             dot = if norm > 0.0 { dot / norm } else { 0.0 };
         }
-        let mut logit = o.scale * dot;
-        if o.softcap > 0.0 {
-            logit = o.softcap * libm::tanhf(logit / o.softcap);
+        let mut logit = head.scale * dot;
+        if head.softcap > 0.0 {
+            logit = head.softcap * libm::tanhf(logit / head.softcap);
         }
         let mut b = [0.0];
         if let Some(bias) = &bias {
@@ -116,14 +109,13 @@ fn score_row(
 }
 
 /// Share of the softmax mass on the `k` largest of these logits.
-fn top_share(checked: &Checked<'_>, logits: &mut [f32], k: usize) -> Option<f32> {
+fn top_share(isa: Isa, logits: &mut [f32], k: usize) -> Option<f32> {
     if logits.is_empty() {
         return None;
     }
     if k >= logits.len() {
         return Some(1.0);
     }
-    let isa = checked.options.isa.unwrap_or_else(crate::simd::Isa::best);
     logits.select_nth_unstable_by(k, |a, b| b.total_cmp(a));
     let max = isa.max(&logits[..k]);
     let (top, rest) = logits.split_at_mut(k);

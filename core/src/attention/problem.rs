@@ -1,5 +1,6 @@
 //! One attention problem over four-dimensional tensors: its description and checks.
 
+use super::dense::Call;
 use super::mask::{Mask, Masking};
 use super::mode::Mode;
 use super::options::AttentionOptions;
@@ -8,6 +9,7 @@ use super::tunables::{DENSE_BELOW, FINEST, MOST_KEYS, ROWS_BELOW};
 use crate::error::{Error, Result, Status, same, same_shape};
 use crate::features::{ACCELERATED, TOP_K};
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};
+use crate::simd::Isa;
 
 /// One attention call: out = softmax(scale q k^T + mask) v per head; query head h uses KV head `h / (heads_q / heads_kv)`.
 ///
@@ -94,6 +96,21 @@ pub(super) struct Checked<'a> {
     pub mode: Mode,
     pub reason: Reason,
     pub masking: Masking<'a>,
+}
+
+impl<'a> Checked<'a> {
+    /// What its heads have in common.
+    pub(super) fn call(&'a self, of: &'a Problem<'a>) -> Call<'a> {
+        let (options, masking) = (&self.options, &self.masking);
+        let isa = options.isa.unwrap_or_else(Isa::best);
+        Call { q: of.q, out: &of.out, lse: of.lse.as_ref(), masking, options, isa }
+    }
+
+    /// Keys and values of a KV head.
+    pub(super) fn kv(&self, of: &Problem<'a>, batch: usize, head: usize) -> (Rows<'a>, Rows<'a>) {
+        let k = if self.options.shared() { of.q } else { of.k };
+        (k.head(batch, head), of.v.head(batch, head))
+    }
 }
 
 /// Refuses NaN and infinity, naming the row (counted within its head).

@@ -4,14 +4,14 @@ use super::cache::HeadCache;
 use super::certificates;
 use super::clustered::{self, FewWork, Heads, SEGMENT, Watch, Work as ClusteredWork};
 use super::dense::heads::{Dense, most_pieces};
-use super::dense::{FEW, PIECE, exact};
+use super::dense::{Call, FEW, PIECE, exact, uses_fixed_scores};
 use super::problem::{check_finite, check_norms, check_range};
 use super::retrieve::Retrieval;
 use super::session_options::SessionOptions;
 use super::stats::{AttentionStats, Reason};
 use super::tunables::{DECODE_BELOW, FINEST, TOP_K_SHARE};
 use super::{Mask, Masking, Mode, clock};
-use crate::dci::Scratch;
+use crate::dci::{IndexOptions, Scratch};
 use crate::error::{Error, Result, Status, same_shape};
 use crate::features::{ACCELERATED, CERTIFICATES, TOP_K};
 use crate::mem::{Dtype, Maker, Memory, MemoryReport, Objects, Plan, Tensor, TensorMut};
@@ -119,10 +119,8 @@ impl Session {
     /// As [`SessionOptions::resolve`].
     pub fn plan(options: &SessionOptions, plan: &mut Plan) -> Result<()> {
         let o = options.resolve()?;
-        Objects::<HeadCache>::plan(plan, o.heads_kv);
-        let (mut head, index) = (Plan::new(), o.index()?);
-        head.count(|m| HeadCache::made(m, &o, index.as_ref()));
-        plan.add_plan(&head, o.heads_kv);
+        let index = o.index()?;
+        plan.count(|m| Session::heads_made(m, &o, index.as_ref()));
         Ok(())
     }
 
@@ -141,13 +139,14 @@ impl Session {
     /// As [`SessionOptions::resolve`]; `NoMemory`, `Budget`.
     pub fn new_in(options: &SessionOptions, memory: &Memory) -> Result<Session> {
         let o = options.resolve()?;
-        let (mut heads, index) = (Objects::with_capacity(memory, o.heads_kv)?, o.index()?);
-        for _ in 0..o.heads_kv {
-            let mut head = Maker::make(memory, |m| HeadCache::made(m, &o, index.as_ref()))?;
-            head.begin();
-            heads.push(head)?;
-        }
+        let index = o.index()?;
+        let mut heads = Maker::make(memory, |m| Session::heads_made(m, &o, index.as_ref()))?;
+        heads.iter_mut().for_each(HeadCache::begin);
         Ok(Session { options: o, heads, len: 0, memory: memory.clone() })
+    }
+
+    fn heads_made(m: &mut Maker<'_>, o: &SessionOptions, index: Option<&IndexOptions>) -> Objects<HeadCache> {
+        m.objects(o.heads_kv, |m| HeadCache::made(m, o, index))
     }
 
     /// The options, with defaults filled in.
@@ -334,7 +333,7 @@ impl Session {
     /// What exact attention of so many rows works in.
     fn exact_work(&self, m: &mut Maker<'_>, rows: usize) -> exact::Work {
         let o = &self.options;
-        exact::Work::made(m, o.dim_k, o.dim_v, rows, o.attention.uses_fixed_scores(rows))
+        exact::Work::made(m, o.dim_k, o.dim_v, rows, uses_fixed_scores(&o.attention, rows))
     }
 
     /// Query heads of a KV head.
@@ -401,10 +400,11 @@ impl Session {
                 (0..o.heads_q).try_for_each(|h| check_norms(&q.head(0, h), "q"))?;
             }
         }
+        let call = Call { q, out, lse, masking: &masking, options: a, isa: o.isa() };
         let mut stats = AttentionStats::new(mode, reason);
         let start = clock::now();
         if ACCELERATED && mode == Mode::Accelerated {
-            self.accelerate(q, &masking, out, lse, work, [ith, nth], &mut stats, watch)?;
+            self.accelerate(call, work, [ith, nth], &mut stats, watch)?;
             stats.attend_seconds = clock::since(start);
             return Ok(stats);
         }
@@ -412,26 +412,19 @@ impl Session {
         if let Some(index) = self.heads[0].index().filter(|_| TOP_K && mode == Mode::TopK) {
             let mut scratch = Scratch::new_in(index, work)?;
             for piece in (ith..most_pieces(q.shape())).step_by(nth) {
-                self.retrieve(&q, &masking, out, lse, &mut scratch, piece, &mut stats);
+                self.retrieve(&call, &mut scratch, piece, &mut stats);
             }
         } else {
             let longest = self.heads.iter().map(HeadCache::longest);
-            let certificate = certificates::of_session(a, &masking, longest, self.len, out);
+            let certificate = certificates::of_session(&call, longest, self.len);
             let dense = Dense {
-                q,
+                call,
                 kv: &|_, head: usize| (self.heads[head].keys(), self.heads[head].values()),
                 heads_kv: o.heads_kv,
-                out,
-                lse,
-                masking: &masking,
-                scale: a.scale,
-                softcap: a.softcap,
-                shared_qk: false,
-                isa: o.isa(),
             };
             dense.run(&mut exact_work, ith, nth, &mut stats, &|head, begin, n, stats| {
                 if CERTIFICATES && let Some(certificate) = &certificate {
-                    certificate.exact(&q, out, head, begin, n, stats);
+                    certificate.exact(&call, head, begin, n, stats);
                 }
             });
             stats.score_error = exact_work.score_error() * a.scale;
@@ -441,29 +434,17 @@ impl Session {
     }
 
     /// One piece in top-k mode: up to [`PIECE`] rows of a query head.
-    fn retrieve(
-        &self,
-        q: &Tensor<'_>,
-        masking: &Masking<'_>,
-        out: &TensorMut<'_>,
-        lse: Option<&TensorMut<'_>>,
-        scratch: &mut Scratch,
-        piece: usize,
-        stats: &mut AttentionStats,
-    ) {
-        let (o, rows) = (&self.options, q.shape()[2]);
+    fn retrieve(&self, call: &Call<'_>, scratch: &mut Scratch, piece: usize, stats: &mut AttentionStats) {
+        let (o, masking, rows) = (&self.options, call.masking, call.q.shape()[2]);
         let blocks = rows.div_ceil(PIECE);
         let (head, block) = (piece / blocks, blocks - 1 - piece % blocks);
         let cache = &self.heads[head / (o.heads_q / o.heads_kv)];
         let Some(index) = cache.index() else { return };
         let begin = block * PIECE;
         let n = (rows - begin).min(PIECE);
-        let mut out = out.rows(0, head, begin, n);
-        let mut lse = lse.map(|t| t.rows(0, head, begin, n));
-        let mut lse = lse.as_mut().and_then(|r| r.as_slice());
+        let (q, (mut out, mut lse)) = (call.q.head(0, head), call.rows(0, head, begin, n));
         let retrieval = Retrieval::new(index, cache.values(), masking, [0, head], &o.attention, self.top_k());
         for i in 0..n {
-            let q = q.head(0, head);
             stats.pairs += retrieval.attend(scratch, &q, begin + i, &mut out, lse.as_deref_mut(), i);
             stats.pairs_dense += masking.count(0, masking.visible(0, begin + i)) as u64;
         }
@@ -472,32 +453,22 @@ impl Session {
     /// One part in accelerated mode.
     fn accelerate(
         &self,
-        q: Tensor<'_>,
-        masking: &Masking<'_>,
-        out: &TensorMut<'_>,
-        lse: Option<&TensorMut<'_>>,
+        call: Call<'_>,
         work: &Memory,
         [ith, nth]: [usize; 2],
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
     ) -> Result<()> {
         let o = &self.options;
-        let (auto, rows) = (o.attention.mode == Mode::Auto, q.shape()[2]);
+        let (auto, rows) = (o.attention.mode == Mode::Auto, call.q.shape()[2]);
         let clusters =
             |head: usize| self.heads[head].clusters().unwrap_or_else(|| unreachable!("every head has cells"));
         let source =
             |_: usize, head: usize| (self.heads[head].keys(), self.heads[head].values(), clusters(head).tree());
         let all = Heads {
-            q,
-            out,
-            lse,
-            masking,
-            heads_kv: o.heads_kv,
-            scale: o.attention.scale,
-            softcap: o.attention.softcap,
-            tolerance: o.attention.tolerance,
+            call,
             auto,
-            isa: o.isa(),
+            heads_kv: o.heads_kv,
             kv: &source,
             before: &|head| clusters(head).control(),
             after: &|head, control, work| clusters(head).note(control, work.heavy()),
@@ -510,8 +481,8 @@ impl Session {
             let mut work = Maker::make(work, |m| ClusteredWork::made(m, dims, self.group(), rows, self.len))?;
             all.run(&mut work, ith, nth, stats, watch);
         }
-        if auto && stats.rows > 0 && stats.pairs == stats.pairs_dense && stats.measured.rows() == 0 {
-            (stats.mode, stats.reason) = (Mode::Exact, Reason::Diffuse);
+        if auto && stats.rows > 0 && stats.measured.rows() == 0 {
+            stats.settle();
         }
         Ok(())
     }

@@ -145,6 +145,13 @@ impl AttentionStats {
         self.pairs_dense += pairs;
     }
 
+    /// Of AUTO, after a call: where all was attended exactly, that is what it was.
+    pub(super) fn settle(&mut self) {
+        if self.pairs == self.pairs_dense {
+            (self.mode, self.reason) = (Mode::Exact, Reason::Diffuse);
+        }
+    }
+
     /// A row more, certified for a relative error.
     pub(super) fn certify(&mut self, error: f32, tolerance: f32) {
         self.add_certified(1, error, f64::from(error.min(1.0)));

@@ -66,7 +66,7 @@ impl Index {
         queries: Rows<'_>,
         options: &QueryOptions<'_>,
         out: &mut [Neighbor],
-        mut counts: Option<&mut [u32]>,
+        counts: Option<&mut [u32]>,
         exact: bool,
     ) -> Result<()> {
         let o = options.resolve()?;
@@ -92,15 +92,28 @@ impl Index {
             self.run_batch(scratch, queries, options, way, out, counts);
             return Ok(());
         }
-        for row in 0..n {
+        self.run_each(scratch, queries, o.k, out, counts, |scratch| self.search(scratch, &o));
+        Ok(())
+    }
+
+    /// Queries one by one: `search` leaves the answers for `scratch.query` in `scratch.top`.
+    fn run_each(
+        &self,
+        scratch: &mut Scratch,
+        queries: Rows<'_>,
+        k: usize,
+        out: &mut [Neighbor],
+        mut counts: Option<&mut [u32]>,
+        search: impl Fn(&mut Scratch),
+    ) {
+        for row in 0..queries.rows() {
             self.read_query(queries, row, &mut scratch.query);
-            self.search(scratch, &o);
-            let count = self.take_top(&mut scratch.top, &mut out[row * o.k..][..o.k]);
+            search(scratch);
+            let count = self.take_top(&mut scratch.top, &mut out[row * k..][..k]);
             if let Some(counts) = counts.as_deref_mut() {
                 counts[row] = count;
             }
         }
-        Ok(())
     }
 
     /// How a query with these (unresolved) options is answered.
@@ -172,15 +185,7 @@ impl Index {
         }
         // A few queries, or few keys in sight, are faster one by one: tiles would be empty.
         if !CELLS || effort == Effort::EXACT && (n < BATCH_FROM || admitted < live / 4) {
-            for row in 0..n {
-                self.read_query(queries, row, &mut scratch.query);
-                self.search_exact(scratch, &o);
-                let count = self.take_top(&mut scratch.top, &mut out[row * k..][..k]);
-                if let Some(counts) = counts.as_deref_mut() {
-                    counts[row] = count;
-                }
-            }
-            return;
+            return self.run_each(scratch, queries, k, out, counts, |scratch| self.search_exact(scratch, &o));
         }
         let keep = if effort == Effort::EXACT { k.min(live) } else { effort.keep as usize };
         let room = scratch.many.batch.room(keep, live);

@@ -1,7 +1,7 @@
 //! The arrays of an object, written once: made, or only counted.
 
 use super::buf::Block;
-use super::{Buf, Memory, Plan};
+use super::{Buf, Memory, Objects, Plan};
 use crate::error::Result;
 
 /// Makes the arrays of an object in a memory, or adds up what they would take: an object's arrays are written once, in a function
@@ -73,6 +73,25 @@ impl<'a> Maker<'a> {
     pub(crate) fn grown<T: Copy>(&mut self, b: &mut Buf<T>, n: usize, value: T) {
         let make = || b.reserve(n).and_then(|()| b.resize(n.max(b.len()), value));
         self.other(|plan| Buf::<T>::plan(plan, n), make);
+    }
+
+    /// `n` objects that take as much each, in a block of their own.
+    pub(crate) fn objects<T>(&mut self, n: usize, of: impl Fn(&mut Maker<'_>) -> T) -> Objects<T> {
+        let (memory, mut objects) = (self.memory, Objects::none(self.memory));
+        let count = |plan: &mut Plan| {
+            let mut one = Plan::new();
+            one.count(&of);
+            plan.add::<T>(n);
+            plan.add_plan(&one, n);
+        };
+        let make = || {
+            objects = Objects::with_capacity(memory, n)?;
+            (0..n).try_for_each(|_| objects.push(Maker::make(memory, &of)?))
+        };
+        if n > 0 {
+            self.other(count, make);
+        }
+        objects
     }
 
     /// What is counted and made by other means than arrays.

@@ -16,11 +16,12 @@ pub(crate) mod tests;
 
 #[cfg(feature = "internals")]
 #[doc(hidden)]
-pub use self::{buf::Buf, held::Held, held::f32s, objects::Objects};
+pub use self::{buf::Buf, held::Held, held::f32s};
 #[cfg(not(feature = "internals"))]
-pub(crate) use self::{buf::Buf, held::Held, held::f32s, objects::Objects};
+pub(crate) use self::{buf::Buf, held::Held, held::f32s};
 pub use half::{bf16, f16};
 pub(crate) use maker::Maker;
+pub(crate) use objects::Objects;
 pub use plan::{Layout, Plan};
 pub use rows::{Dtype, Element, Rows, RowsMut};
 pub use tensor::{Tensor, TensorMut};

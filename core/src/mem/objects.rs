@@ -1,13 +1,13 @@
 //! A fixed list of objects with destructors, on [`Memory`].
 
-use super::{Memory, Plan};
+use super::Memory;
 use crate::error::{Error, Result, Status};
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
 /// Up to a fixed number of objects in one block; dropped with the list. The block never moves, so that parts of a
 /// partitioned call may keep pointers to single objects.
-pub struct Objects<T> {
+pub(crate) struct Objects<T> {
     ptr: NonNull<T>,
     len: usize,
     cap: usize,
@@ -20,13 +20,13 @@ unsafe impl<T: Send> Send for Objects<T> {}
 unsafe impl<T: Sync> Sync for Objects<T> {}
 
 impl<T> Objects<T> {
-    /// Adds the block of `with_capacity(cap)` to a plan.
-    pub fn plan(plan: &mut Plan, cap: usize) {
-        plan.add::<T>(cap);
+    /// A list with room for none, and no block.
+    pub(super) fn none(memory: &Memory) -> Self {
+        Objects { ptr: NonNull::dangling(), len: 0, cap: 0, memory: memory.clone() }
     }
 
-    /// An empty list with room for `cap` objects.
-    pub fn with_capacity(memory: &Memory, cap: usize) -> Result<Self> {
+    /// An empty list with room for `cap` objects, one or more.
+    pub(crate) fn with_capacity(memory: &Memory, cap: usize) -> Result<Self> {
         const { assert!(align_of::<T>() <= super::ALIGN) };
         let bytes = cap.checked_mul(size_of::<T>());
         let bytes = bytes.ok_or(Error::new(Status::NoMemory, "allocator", "size overflows"))?;
@@ -34,7 +34,7 @@ impl<T> Objects<T> {
     }
 
     /// Appends, or says that the list is full (the object is dropped).
-    pub fn push(&mut self, object: T) -> Result<()> {
+    pub(crate) fn push(&mut self, object: T) -> Result<()> {
         if self.len == self.cap {
             return Err(Error::new(Status::Capacity, "capacity", "list is full").value(self.cap as u64));
         }
@@ -51,7 +51,9 @@ impl<T> Drop for Objects<T> {
         // SAFETY: the objects are live and dropped once; the block was taken with exactly this size.
         unsafe {
             all.drop_in_place();
-            self.memory.give(self.ptr.cast(), self.cap * size_of::<T>());
+            if self.cap > 0 {
+                self.memory.give(self.ptr.cast(), self.cap * size_of::<T>());
+            }
         }
     }
 }

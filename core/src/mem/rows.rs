@@ -235,12 +235,8 @@ impl<'a> Rows<'a> {
     /// If `i >= rows`.
     pub fn row_f32(&self, i: usize) -> Option<&'a [f32]> {
         let p = self.row_ptr(i);
-        // A view without columns may have no address.
-        if self.cols == 0 {
-            return (self.dtype() == Dtype::F32).then_some(&[]);
-        }
-        // SAFETY: the row is in range, aligned, and borrowed for 'a.
-        (self.dtype() == Dtype::F32).then(|| unsafe { core::slice::from_raw_parts(p.cast(), self.cols) })
+        // SAFETY: elements of this type, in range, aligned, and borrowed for 'a.
+        (self.dtype() == Dtype::F32).then(|| unsafe { self.elements(p) })
     }
 
     /// Row `i` in place as raw bits, if the elements are 16-bit.
@@ -249,12 +245,15 @@ impl<'a> Rows<'a> {
     /// If `i >= rows`.
     pub fn row_bits(&self, i: usize) -> Option<&'a [u16]> {
         let p = self.row_ptr(i);
-        // A view without columns may have no address.
-        if self.cols == 0 {
-            return (self.dtype() != Dtype::F32).then_some(&[]);
-        }
-        // SAFETY: the row is in range, aligned, and borrowed for 'a.
-        (self.dtype() != Dtype::F32).then(|| unsafe { core::slice::from_raw_parts(p.cast(), self.cols) })
+        // SAFETY: as above, elements of 16 bits.
+        (self.dtype() != Dtype::F32).then(|| unsafe { self.elements(p) })
+    }
+
+    /// # Safety
+    /// `p` is a row of elements `T`.
+    unsafe fn elements<T>(&self, p: *const u8) -> &'a [T] {
+        // A view without columns may have no address. SAFETY: a row, as the caller says.
+        if self.cols == 0 { &[] } else { unsafe { core::slice::from_raw_parts(p.cast(), self.cols) } }
     }
 
     /// Row `i` converted to f32 into `out[..cols]`.
@@ -409,7 +408,7 @@ impl<'a> RowsMut<'a> {
     }
 
     /// All rows as one slice, if they are packed f32.
-    pub fn as_slice(&mut self) -> Option<&mut [f32]> {
+    pub fn into_slice(self) -> Option<&'a mut [f32]> {
         let Rows { data, rows, cols, stride, .. } = self.view;
         if self.view.dtype() != Dtype::F32 || (rows > 1 && stride != cols * 4) {
             return None;

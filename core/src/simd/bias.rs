@@ -3,6 +3,7 @@
 use super::element::F16;
 use super::rows;
 use super::tile::PANEL;
+use super::tunables::NARROW;
 use super::vector::Simd;
 use super::{Task, kernels};
 use crate::mem::{Rows, Tensor};
@@ -214,10 +215,6 @@ const CELL: usize = SQUARE;
 
 /// Biases of a segment's keys: those that cells are cut from.
 pub(crate) const SEGMENT: usize = CELL * CELL;
-
-/// How far apart the biases of a cell's keys may be for mean and variance to stand for the sum of their exponentials: it is off by
-/// less than 2 % then.
-const NARROW: f32 = 1.0;
 
 /// Logarithm of the number of keys of a cell.
 const LOG_CELL: f32 = 4.0 * core::f32::consts::LN_2;

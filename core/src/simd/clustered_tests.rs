@@ -2,11 +2,10 @@
 
 use super::Isa;
 use super::bias_tests::{bias_at, heads_of, some_biases};
-use super::clustered::{
-    AddMeans, CELL, EstimateEntries, MarkEntries, OpenCells, OpenRoom, ScoreEntries, Screen, Spread, WeighEntries,
-};
+use super::clustered::{AddMeans, CELL, EstimateEntries, MarkEntries, ScoreEntries, Screen, Spread, WeighEntries};
 use super::gather::{BLOCK, Gather, Gram, Less, Matrix, ScoresAt, SumRows};
 use super::online::State;
+use super::opened::{OpenCells, OpenRoom};
 use super::tile::{KEYS, PANEL};
 use crate::math::hash;
 use crate::mem::{Buf, Hooks, Memory, Rows};

@@ -4,6 +4,7 @@
 //! it shares a tile with: one accumulator per row and key, or per row and column, and sums in a fixed order.
 
 use super::element::{Bf16, F16, F32, Stored};
+use super::tunables::{FAR_AHEAD, FOLLOWED, NEAR_AHEAD};
 use super::vector::Simd;
 use super::{Isa, Task, detect, one_by_one};
 use crate::mem::{Dtype, Rows};
@@ -11,15 +12,6 @@ use core::marker::PhantomData;
 
 /// Keys of a step: scores of up to `STEP - 1` keys beyond the last are written.
 pub(crate) const STEP: usize = 8;
-
-/// Bytes of a matrix that are asked for ahead of their use: into the nearest cache, and from memory, there also for machines that
-/// [bring lines nearer](detect::fetches_near) by themselves. Machines fetch ahead within a page only, and keys and values change
-/// pages every few steps.
-const NEAR: usize = 2 << 10;
-const AHEAD: [usize; 2] = [16 << 10, 8 << 10];
-
-/// Bytes of the longest keys that such machines follow: eight are read side by side, which in longer ones is too many places.
-const FOLLOWED: usize = 256;
 
 /// Where keys and values lie, which says what is asked for ahead of their use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,8 +59,8 @@ struct Ahead<const LIES: usize> {
 impl<const LIES: usize> Ahead<LIES> {
     fn new<T>(cols: usize, pitch: usize) -> Self {
         let rows = |bytes: usize| bytes.div_ceil((cols * size_of::<T>()).max(1));
-        let far = AHEAD[usize::from(ASKS && detect::fetches_near())];
-        Self { near: rows(NEAR).saturating_mul(pitch), far: rows(far).saturating_mul(pitch) }
+        let far = FAR_AHEAD[usize::from(ASKS && detect::fetches_near())];
+        Self { near: rows(NEAR_AHEAD).saturating_mul(pitch), far: rows(far).saturating_mul(pitch) }
     }
 
     /// Asks for what comes as much later as `cols` elements at `p` come now.

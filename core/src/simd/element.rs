@@ -58,30 +58,23 @@ unsafe fn padded(p: *const u16, n: usize) -> [u16; MAX_LANES] {
     x
 }
 
-impl Stored for F16 {
-    type T = u16;
-    #[inline(always)]
-    unsafe fn load<S: Simd>(s: S, p: *const u16) -> S::V {
-        // SAFETY: passed on.
-        unsafe { s.load_f16(p) }
-    }
-    #[inline(always)]
-    unsafe fn load_partial<S: Simd>(s: S, p: *const u16, n: usize) -> S::V {
-        // SAFETY: n elements are readable; the copy holds a whole vector.
-        unsafe { s.load_f16(padded(p, n).as_ptr()) }
-    }
+/// Elements of 16 bits that `$load` widens.
+macro_rules! of_16_bits {
+    ($($of:ident $load:ident)*) => {$(
+        impl Stored for $of {
+            type T = u16;
+            #[inline(always)]
+            unsafe fn load<S: Simd>(s: S, p: *const u16) -> S::V {
+                // SAFETY: passed on.
+                unsafe { s.$load(p) }
+            }
+            #[inline(always)]
+            unsafe fn load_partial<S: Simd>(s: S, p: *const u16, n: usize) -> S::V {
+                // SAFETY: n elements are readable; the copy holds a whole vector.
+                unsafe { s.$load(padded(p, n).as_ptr()) }
+            }
+        }
+    )*};
 }
 
-impl Stored for Bf16 {
-    type T = u16;
-    #[inline(always)]
-    unsafe fn load<S: Simd>(s: S, p: *const u16) -> S::V {
-        // SAFETY: passed on.
-        unsafe { s.load_bf16(p) }
-    }
-    #[inline(always)]
-    unsafe fn load_partial<S: Simd>(s: S, p: *const u16, n: usize) -> S::V {
-        // SAFETY: n elements are readable; the copy holds a whole vector.
-        unsafe { s.load_bf16(padded(p, n).as_ptr()) }
-    }
-}
+of_16_bits! { F16 load_f16 Bf16 load_bf16 }

@@ -1,5 +1,6 @@
 //! Rows brought together, and sums over scattered rows.
 
+use super::tunables::ROWS_AHEAD;
 use super::vector::Simd;
 use super::{Task, decode, kernels, rows};
 use crate::mem::Rows;
@@ -14,10 +15,6 @@ pub(crate) struct Matrix<'a> {
     pub(crate) stride: usize,
     pub(crate) cols: usize,
 }
-
-/// Rows that are asked for ahead of the one that is read. They lie anywhere, which no machine follows by itself: at 32,768 keys gathering takes a
-/// half of the time. Asked for all at once, most come too late.
-const AHEAD: usize = 16;
 
 /// Rows `ids` of a matrix as they lie into `[ids][stride]`.
 pub(crate) struct Gather<'a> {
@@ -34,7 +31,7 @@ impl Task for Gather<'_> {
     fn run<S: Simd>(self, s: S) {
         let cols = self.from.cols();
         for (j, &id) in self.ids.iter().enumerate() {
-            if let Some(&id) = self.ids.get(j + AHEAD) {
+            if let Some(&id) = self.ids.get(j + ROWS_AHEAD) {
                 rows::ask(s, self.from, id as usize);
             }
             rows::widen(s, self.from, id as usize, &mut self.out[j * self.stride..][..cols]);

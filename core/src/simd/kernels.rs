@@ -267,25 +267,6 @@ fn total<S: Simd>(s: S, whole: S::V, x: &[f32]) -> f32 {
     x[x.len() / S::LANES * S::LANES..].iter().fold(s.reduce_add(whole), |sum, x| sum + x)
 }
 
-/// Sum of everything, eight vectors at a time: as fast as memory can be read. The tail is left out.
-#[inline(always)]
-pub(super) fn read_all<S: Simd>(s: S, x: &[f32]) -> f32 {
-    let mut acc = [s.splat(0.0); 8];
-    let mut i = 0;
-    while i + 8 * S::LANES <= x.len() {
-        for (a, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: i + 8 LANES <= len.
-            *acc = s.add(*acc, unsafe { s.load(x.as_ptr().add(i + a * S::LANES)) });
-        }
-        i += 8 * S::LANES;
-    }
-    let mut sum = acc[0];
-    for a in 1..8 {
-        sum = s.add(sum, acc[a]);
-    }
-    s.reduce_add(sum)
-}
-
 /// Twelve independent chains of fused multiply-adds, `rounds` long: the peak rate of the core.
 #[inline(always)]
 pub(super) fn fma_chains<S: Simd>(s: S, rounds: u64) -> f32 {
@@ -423,10 +404,6 @@ calls! {
     /// # Panics
     /// If the lengths differ.
     fn round_f16(x: &'a [f32], bits: &'a mut [u16]) = rows::round_f16;
-
-    /// Probe of the memory's speed: reads everything in order, but for a tail of less than eight vectors. The result only
-    /// keeps the work alive.
-    fn read_all(x: &'a [f32]) -> f32 = read_all;
 
     /// Probe of the core's peak: `rounds` times 12 independent fused multiply-adds of [`Isa::lanes`] numbers, two
     /// operations each. The result only keeps the work alive.

@@ -16,7 +16,6 @@ pub(crate) mod codes;
 #[cfg(test)]
 mod codes_tests;
 pub(crate) mod decode;
-/// By the name that accelerated attention knows it by.
 #[cfg(all(test, feature = "full"))]
 mod decode_tests;
 mod detect;
@@ -26,11 +25,13 @@ pub(crate) mod gather;
 mod kernels;
 mod math;
 pub(crate) mod online;
+pub(crate) mod opened;
 pub(crate) mod rows;
 #[cfg(all(test, feature = "full"))]
 mod rows_tests;
 mod scalar;
 pub(crate) mod tile;
+mod tunables;
 mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;

@@ -1,5 +1,6 @@
 //! Certified errors: what rows are known to be off by at most, and where that is written.
 
+use super::super::dense::Call;
 use super::super::mask::{Masking, Visible};
 use super::super::stats::AttentionStats;
 use crate::mem::{Dtype, Rows, Tensor, TensorMut};
@@ -96,16 +97,15 @@ impl<'a> Certificate<'a> {
     /// Rows `begin..begin + n` of a head, whose outputs are exact but for rounding.
     pub(in crate::attention) fn exact(
         &self,
-        q: &Tensor<'_>,
-        out: &TensorMut<'_>,
+        call: &Call<'_>,
         [batch, head]: [usize; 2],
         begin: usize,
         n: usize,
         stats: &mut AttentionStats,
     ) {
-        let q = q.head(batch, head);
+        let q = call.q.head(batch, head);
         for row in begin..begin + n {
-            let out = out.rows(batch, head, row, 1);
+            let out = call.out.rows(batch, head, row, 1);
             let norm = length(&out.view(), 0);
             // Rows that see nothing are zeros, and rightly so; values that cancel may come to that by rounding.
             let nothing = norm == 0.0 && self.sees_nothing(batch, head, row);

@@ -16,11 +16,9 @@ mod bound;
 
 pub(super) use bound::{Certificate, length};
 
-use super::mask::Masking;
-use super::options::AttentionOptions;
+use super::dense::Call;
 use super::problem::{Checked, Problem};
 use crate::features::CERTIFICATES;
-use crate::mem::TensorMut;
 use bound::longest;
 
 /// How rows of a call are certified, if that was asked for.
@@ -38,14 +36,13 @@ pub(super) fn of_call<'a>(problem: &'a Problem<'_>, checked: &'a Checked<'_>) ->
 
 /// How rows of a session are certified, if that was asked for, for the lengths of the longest key and value of so many.
 pub(super) fn of_session<'a>(
-    o: &AttentionOptions,
-    masking: &'a Masking<'a>,
+    call: &Call<'a>,
     longest: impl Iterator<Item = [f32; 2]>,
     keys: usize,
-    out: &TensorMut<'_>,
 ) -> Option<Certificate<'a>> {
+    let o = call.options;
     (CERTIFICATES && o.certificate).then(|| {
         let longest = longest.fold([0.0f32; 2], |a, b| [a[0].max(b[0]), a[1].max(b[1])]);
-        Certificate::new(None, masking, longest, keys, [o.scale, o.softcap, o.tolerance], out.dtype())
+        Certificate::new(None, call.masking, longest, keys, [o.scale, o.softcap, o.tolerance], call.out.dtype())
     })
 }

@@ -1,11 +1,11 @@
 //! The one-call form: trees of all heads first, then the rows.
 
+use super::super::Mode;
 use super::super::clock;
 use super::super::dense::FEW;
 use super::super::parts::in_parts;
 use super::super::problem::{Checked, Problem};
 use super::super::stats::AttentionStats;
-use super::super::{Mode, Reason};
 use super::ablation::{Part, without};
 use super::control::Control;
 use super::engine::{Watch, Work};
@@ -26,7 +26,7 @@ fn builders(c: &Checked<'_>) -> usize {
     heads.div_ceil(heads.div_ceil(c.options.num_threads.max(1))).max(1)
 }
 
-/// The first head that a part builds, the trees of its heads, and room for their order.
+/// What a part builds: its first head, the trees of its heads, and room for their order.
 type Building<'a> = (usize, &'a mut [Tree], Option<Order>);
 
 /// Whether keys come in an order of their own: all rows see the same, and are more than a few, which would not repay it.
@@ -34,28 +34,22 @@ fn reorders(c: &Checked<'_>) -> bool {
     c.masking.shows_all() && c.rows_q > FEW && !without(Part::Order)
 }
 
-fn made_work(m: &mut Maker<'_>, c: &Checked<'_>) -> Work {
-    Work::made(m, [c.dim_k, c.dim_v], c.heads_q / c.heads_kv, c.rows_q, c.rows_kv)
+fn trees_made(m: &mut Maker<'_>, c: &Checked<'_>) -> Objects<Tree> {
+    m.objects(c.batch * c.heads_kv, |m| Tree::made(m, c.dim_k, c.dim_v, c.rows_kv))
+}
+
+fn works_made(m: &mut Maker<'_>, c: &Checked<'_>) -> Objects<Work> {
+    m.objects(parts(c), |m| Work::made(m, [c.dim_k, c.dim_v], c.heads_q / c.heads_kv, c.rows_q, c.rows_kv))
+}
+
+/// For heads still to be named.
+fn building_made<'a>(m: &mut Maker<'_>, c: &Checked<'_>) -> Objects<Building<'a>> {
+    m.objects(builders(c), |m| (0, Default::default(), reorders(c).then(|| Order::made(m, c.rows_kv))))
 }
 
 /// Adds everything that [`call`] takes to a plan.
 pub(in super::super) fn plan_call(c: &Checked<'_>, plan: &mut Plan) {
-    let heads = c.batch * c.heads_kv;
-    let mut tree = Plan::new();
-    tree.count(|m| Tree::made(m, c.dim_k, c.dim_v, c.rows_kv));
-    Objects::<Tree>::plan(plan, heads);
-    plan.add_plan(&tree, heads);
-    let mut orders = Plan::new();
-    if reorders(c) {
-        orders.count(|m| Order::made(m, c.rows_kv));
-    }
-    Objects::<Building<'_>>::plan(plan, builders(c));
-    plan.add_plan(&orders, builders(c));
-    let mut work = Plan::new();
-    work.count(|m| made_work(m, c));
-    let parts = parts(c);
-    Objects::<Work>::plan(plan, parts);
-    plan.add_plan(&work, parts);
+    plan.count(|m| (trees_made(m, c), works_made(m, c), building_made(m, c)));
 }
 
 /// Attends a whole problem.
@@ -67,24 +61,14 @@ pub(in super::super) fn call(
 ) -> Result<AttentionStats> {
     let isa = c.options.isa.unwrap_or_else(Isa::best);
     let (heads, parts) = (c.batch * c.heads_kv, parts(c));
-    let mut trees = Objects::with_capacity(memory, heads)?;
-    for _ in 0..heads {
-        trees.push(Maker::make(memory, |m| Tree::made(m, c.dim_k, c.dim_v, c.rows_kv))?)?;
-    }
-    let mut works = Objects::with_capacity(memory, parts)?;
-    for _ in 0..parts {
-        works.push(Maker::make(memory, |m| made_work(m, c))?)?;
-    }
+    let mut trees = Maker::make(memory, |m| trees_made(m, c))?;
+    let mut works = Maker::make(memory, |m| works_made(m, c))?;
     let mut stats = AttentionStats::new(c.mode, c.reason);
-    let kv = |i: usize| {
-        let (batch, head) = (i / c.heads_kv, i % c.heads_kv);
-        (problem.k.head(batch, head), problem.v.head(batch, head))
-    };
+    let kv = |i: usize| c.kv(problem, i / c.heads_kv, i % c.heads_kv);
     let step = heads.div_ceil(builders(c));
-    let mut building = Objects::with_capacity(memory, builders(c))?;
-    for (i, trees) in trees.chunks_mut(step).enumerate() {
-        let order = if reorders(c) { Some(Maker::make(memory, |m| Order::made(m, c.rows_kv))?) } else { None };
-        building.push((i * step, trees, order))?;
+    let mut building = Maker::make(memory, |m| building_made(m, c))?;
+    for ((i, trees), piece) in trees.chunks_mut(step).enumerate().zip(&mut *building) {
+        (piece.0, piece.1) = (i * step, trees);
     }
     let build = |_, (first, trees, order): &mut Building<'_>| {
         let start = clock::now();
@@ -108,16 +92,9 @@ pub(in super::super) fn call(
         (k, v, &trees[at])
     };
     let all = Heads {
-        q: problem.q,
-        out: &problem.out,
-        lse: problem.lse.as_ref(),
-        masking: &c.masking,
-        heads_kv: c.heads_kv,
-        scale: c.options.scale,
-        softcap: c.options.softcap,
-        tolerance: c.options.tolerance,
+        call: c.call(problem),
         auto: problem.options.mode == Mode::Auto,
-        isa,
+        heads_kv: c.heads_kv,
         kv: &source,
         before: &|_| Control::default(),
         after: &|_, _, _| {},
@@ -134,8 +111,8 @@ pub(in super::super) fn call(
     } else {
         in_parts(&mut works, |ith, work| attend(ith, work, &mut None), &mut stats)?;
     }
-    if problem.options.mode == Mode::Auto && stats.pairs == stats.pairs_dense {
-        (stats.mode, stats.reason) = (Mode::Exact, Reason::Diffuse);
+    if all.auto {
+        stats.settle();
     }
     Ok(stats)
 }

@@ -76,8 +76,8 @@ impl Block<'_> {
     /// Whether few rows may use all entries: each of them sees every complete segment whole, in all heads.
     fn sees_all(&self, clusters: &Clusters) -> bool {
         let end = clusters.shown * SEGMENT;
-        let mut seen = (0..self.n).map(|i| self.masking.visible(self.batch, self.begin + i));
-        self.masking.keep(self.batch).is_none()
+        let mut seen = (0..self.n).map(|i| self.call.masking.visible(self.batch, self.begin + i));
+        self.call.masking.keep(self.batch).is_none()
             && clusters.shown > 0
             && clusters.covers
             && seen.all(|seen| seen.begin <= seen.sinks && seen.end >= end)
@@ -107,7 +107,7 @@ impl Block<'_> {
         let most = (MOST / self.n).max(1);
         let mut control = clusters.control();
         if check {
-            control.relax(self.tolerance);
+            control.relax(self.call.options.tolerance);
         }
         let opened = loop {
             let (mut squares, mut opened) = ([[0.0; 2]; FEW], 0);
@@ -127,7 +127,7 @@ impl Block<'_> {
             if !check {
                 break opened;
             }
-            let verdict = control.judge(&squares[..self.n], self.tolerance);
+            let verdict = control.judge(&squares[..self.n], self.call.options.tolerance);
             if verdict == Verdict::Tighten {
                 continue;
             }
@@ -159,10 +159,10 @@ impl Block<'_> {
         work: &mut FewWork,
         mut watch: Option<&mut Watch<'_>>,
     ) -> u64 {
-        let (isa, head, n, front, memo) = (self.isa, self.head(of.first), self.n, &clusters.front, &clusters.memo);
+        let (isa, head, n, front, memo) = (self.call.isa, self.head(of.first), self.n, &clusters.front, &clusters.memo);
         let rows = of.heads * n;
         let end = clusters.shown * SEGMENT;
-        decode::start(isa, &head, of.heads, self.q, n, &mut work.dense);
+        decode::start(isa, &head, of.heads, &self.call.q, n, &mut work.dense);
         if end < self.keys.rows() {
             decode::add(isa, &head, of.heads, n, Span { begin: end, end: self.keys.rows() }, None, &mut work.dense);
         }
@@ -222,7 +222,7 @@ impl Block<'_> {
         let mask = self.biases().map_or(Mask::None, |biases| {
             let (queries, room) = (self.queries(of), &mut room[..rows * ids.len()]);
             for (r, out) in room.chunks_exact_mut(ids.len()).enumerate() {
-                self.isa.run(ListBiases { of: biases.of(&queries).row(r), keys: ids, out });
+                self.call.isa.run(ListBiases { of: biases.of(&queries).row(r), keys: ids, out });
             }
             Tensor::new(room, shape).map_or(Mask::None, Mask::Additive)
         });
@@ -231,7 +231,7 @@ impl Block<'_> {
 
     /// Marks what rows open, and weighs means for the rest. Returns the factors of what was summed before.
     fn screen_few(&self, of: Together, clusters: &Clusters, work: &mut FewWork) -> [f32; MOST] {
-        let (isa, front, rows) = (self.isa, &clusters.front, of.heads * self.n);
+        let (isa, front, rows) = (self.call.isa, &clusters.front, of.heads * self.n);
         let (entries, dim) = (front.entries(), self.keys.cols());
         let stride = entries + CELL.max(dim);
         let FewWork { dense, scores, weights, opened, closed, row, .. } = work;
@@ -307,7 +307,7 @@ impl Block<'_> {
             (front.cross(), &work.weights[entries..], &[1.0; MOST], Lies::Cached),
         ] {
             let weights = Weights { p, stride, alpha };
-            simd::decode::accumulate(self.isa, &values, &weights, rows, sums, sizes.value_stride, lies);
+            simd::decode::accumulate(self.call.isa, &values, &weights, rows, sums, sizes.value_stride, lies);
         }
     }
 
@@ -315,13 +315,13 @@ impl Block<'_> {
     fn write_few(&self, of: Together, check: bool, dense: &mut dense::Work) {
         let head = self.head(of.first);
         for r in 0..of.heads * self.n {
-            let log = decode::output(self.isa, &head, r, dense);
+            let log = decode::output(self.call.isa, &head, r, dense);
             if check {
                 continue;
             }
             let (h, i) = (self.first + of.first + r / self.n, self.begin + r % self.n);
-            self.out.rows(self.batch, h, i, 1).write(0, dense.sum(r, self.values.cols()));
-            if let Some(lse) = self.lse {
+            self.call.out.rows(self.batch, h, i, 1).write(0, dense.sum(r, self.values.cols()));
+            if let Some(lse) = self.call.lse {
                 lse.rows(self.batch, h, i, 1).write(0, &[log]);
             }
         }
@@ -329,7 +329,7 @@ impl Block<'_> {
 
     /// Attends rows that have been attended approximately exactly, too: those outputs are written, and what the others err by is added.
     fn check_few(&self, of: Together, clusters: &Clusters, work: &mut FewWork, squares: &mut [[f32; 2]]) {
-        let (isa, head, n, dim_v) = (self.isa, self.head(of.first), self.n, self.values.cols());
+        let (isa, head, n, dim_v) = (self.call.isa, self.head(of.first), self.n, self.values.cols());
         let rows = of.heads * n;
         // Outputs by entries move to where weights were.
         let FewWork { dense, weights, .. } = work;
@@ -337,7 +337,7 @@ impl Block<'_> {
         for r in 0..rows {
             kept[r * dim_v..][..dim_v].copy_from_slice(dense.sum(r, dim_v));
         }
-        decode::start(isa, &head, of.heads, self.q, n, dense);
+        decode::start(isa, &head, of.heads, &self.call.q, n, dense);
         let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| {
             for (key, &weight) in (first as u32..).zip(weights) {
                 if weight >= CUT * sum {
@@ -360,7 +360,7 @@ impl Block<'_> {
         let most = (MOST / self.n).max(1);
         for h in (0..self.group).step_by(most) {
             let heads = (self.group - h).min(most);
-            let pairs = decode::attend_group(self.isa, &self.head(h), heads, self.q, self.out, self.lse, work);
+            let pairs = decode::attend_group(self.call, &self.head(h), heads, work);
             stats.add_exact(pairs);
         }
         let queries = (self.n * self.group) as u64;

@@ -1,7 +1,7 @@
 //! Blocks of rows of all heads that share keys and values.
 
 use super::super::dense::exact::{self, Head};
-use super::super::dense::factor;
+use super::super::dense::{Call, factor};
 use super::super::mask::Masking;
 use super::super::stats::AttentionStats;
 use super::control::{Control, Opening, Verdict, Why};
@@ -15,8 +15,7 @@ use super::rows::{Room, RowSet};
 use super::sample::{Heavy, Sampled};
 use super::tree::Tree;
 use crate::error::reserved;
-use crate::mem::{Buf, Dtype, Maker, Rows, Tensor, TensorMut};
-use crate::simd::Isa;
+use crate::mem::{Buf, Dtype, Maker, Rows};
 use crate::simd::bias::{Extent, HeadBiases};
 use crate::simd::tile::{PANEL, Span};
 use core::ops::Range;
@@ -106,19 +105,12 @@ impl Work {
 
 /// Rows `begin..begin + n` of the heads of one KV head.
 pub(super) struct Block<'a> {
-    pub(super) q: &'a Tensor<'a>,
-    pub(super) out: &'a TensorMut<'a>,
-    pub(super) lse: Option<&'a TensorMut<'a>>,
+    pub(super) call: &'a Call<'a>,
+    /// Exact attention takes over where it is cheaper, not only where the tolerance is not kept.
+    pub(super) auto: bool,
     pub(super) keys: Rows<'a>,
     pub(super) values: Rows<'a>,
     pub(super) tree: &'a Tree,
-    pub(super) masking: &'a Masking<'a>,
-    pub(super) scale: f32,
-    pub(super) softcap: f32,
-    pub(super) tolerance: f32,
-    /// Exact attention takes over where it is cheaper, not only where the tolerance is not kept.
-    pub(super) auto: bool,
-    pub(super) isa: Isa,
     pub(super) batch: usize,
     /// The first query head, and how many there are.
     pub(super) first: usize,
@@ -130,27 +122,17 @@ pub(super) struct Block<'a> {
 impl Block<'_> {
     /// Biases of the batch, if the mask has some.
     pub(super) fn biases(&self) -> Option<HeadBiases<'_>> {
-        self.masking.biases().map(|tensor| HeadBiases { tensor, batch: self.batch })
+        self.call.masking.biases().map(|tensor| HeadBiases { tensor, batch: self.batch })
     }
 
     pub(super) fn head(&self, h: usize) -> Head<'_> {
-        Head {
-            q: self.q.head(self.batch, self.first + h),
-            k: self.keys,
-            v: self.values,
-            masking: self.masking,
-            batch: self.batch,
-            head: self.first + h,
-            scale: self.scale,
-            softcap: self.softcap,
-            shared_qk: false,
-        }
+        self.call.head(self.batch, self.first + h, self.keys, self.values)
     }
 
     /// How scores become logits.
     pub(super) fn softmax(&self) -> Softmax {
         let (factor, plain) = factor(&self.head(0), self.biases().is_some());
-        Softmax { factor, logits: (!plain).then_some((self.scale, self.softcap)) }
+        Softmax { factor, logits: (!plain).then_some((self.call.options.scale, self.call.options.softcap)) }
     }
 
     /// Attends the block.
@@ -174,13 +156,13 @@ impl Block<'_> {
         let sampled = Sampled::new(self.group, self.n, seed);
         self.sample(&sampled, softmax, work);
         let Work { front, heavy, segments, .. } = work;
-        front.start(self.isa, self.tree, segments.iter().map(|&s| s as usize));
-        front.know(self.isa, self.tree, &self.keys, &self.values, heavy.keys(), softmax.unit());
+        front.start(self.call.isa, self.tree, segments.iter().map(|&s| s as usize));
+        front.know(self.call.isa, self.tree, &self.keys, &self.values, heavy.keys(), softmax.unit());
         let visible = self.visible_pairs();
         let (squares, opened) = loop {
             let (squares, opened) = self.check(&sampled, softmax, control.opening(), work);
             control.note_length(work.check_estimates.length());
-            match control.judge(&squares[..sampled.checks().len()], self.tolerance) {
+            match control.judge(&squares[..sampled.checks().len()], self.call.options.tolerance) {
                 Verdict::Take => break (squares, opened),
                 Verdict::Tighten => {}
                 // The tolerance is a promise, whoever chose the mode.
@@ -200,7 +182,7 @@ impl Block<'_> {
             self.approximate(heads, &sampled, softmax, control.opening(), work, stats, watch);
         }
         // Not before: the block is attended by the threshold that was measured.
-        control.relax(self.tolerance);
+        control.relax(self.call.options.tolerance);
     }
 
     /// What the block costs by cells, in pairs of exact attention, where measured rows open so many pairs.
@@ -220,7 +202,7 @@ impl Block<'_> {
     /// Pairs that rows see.
     pub(super) fn visible_pairs(&self) -> u64 {
         let each = (0..self.n)
-            .map(|i| self.masking.count(self.batch, self.masking.visible(self.batch, self.begin + i)) as u64);
+            .map(|i| self.call.masking.count(self.batch, self.call.masking.visible(self.batch, self.begin + i)) as u64);
         each.sum::<u64>() * self.group as u64
     }
 
@@ -232,8 +214,8 @@ impl Block<'_> {
     /// Smallest and largest bias that rows have for the keys of a segment, [`Extent`]; 0 without biases.
     pub(super) fn biases_for(&self, first: usize) -> [f32; 2] {
         let rows = self.begin..self.begin + self.n;
-        let of = self.masking.biases_of(self.batch, self.first..self.first + self.group);
-        let extents = of.map(|biases| self.isa.run(Extent { biases, rows: rows.clone(), first }));
+        let of = self.call.masking.biases_of(self.batch, self.first..self.first + self.group);
+        let extents = of.map(|biases| self.call.isa.run(Extent { biases, rows: rows.clone(), first }));
         extents.reduce(|a, b| [a[0].min(b[0]), a[1].max(b[1])]).unwrap_or_default()
     }
 
@@ -241,12 +223,12 @@ impl Block<'_> {
     fn find_segments(&self, work: &mut Work) -> usize {
         let (mut first, mut end) = (0, usize::MAX);
         for i in 0..self.n {
-            let seen = self.masking.visible(self.batch, self.begin + i);
+            let seen = self.call.masking.visible(self.batch, self.begin + i);
             // Sinks are apart from the range, or reach it.
             first = first.max(if seen.begin <= seen.sinks { 0 } else { seen.begin });
             end = end.min(seen.end);
         }
-        let keep = self.masking.keep(self.batch);
+        let keep = self.call.masking.keep(self.batch);
         work.segments.clear();
         work.ranges.clear();
         work.hidden = 0;
@@ -282,12 +264,12 @@ impl Block<'_> {
         let Work { sampled: set, room, heavy, .. } = work;
         set.n = 0;
         for h in 0..self.group {
-            let q = self.q.head(self.batch, self.first + h);
-            let seen = |i: usize| self.masking.visible(self.batch, i);
+            let q = self.call.q.head(self.batch, self.first + h);
+            let seen = |i: usize| self.call.masking.visible(self.batch, i);
             let at = |i: usize| self.begin + sampled.all()[i];
-            set.load(self.isa, self.first + h, &q, sampled.all().len(), at, seen);
+            set.load(self.call.isa, self.first + h, &q, sampled.all().len(), at, seen);
         }
-        set.start(self.isa);
+        set.start(self.call.isa);
         heavy.clear();
         let (n, each) = (set.n, sampled.all().len());
         let mut look = |p: usize, first: usize, count: usize, weights: &[f32], max: &[f32], sum: &[f32]| {
@@ -300,26 +282,25 @@ impl Block<'_> {
             }
         };
         let range = Span { begin: 0, end: self.keys.rows() };
-        set.attend(self.isa, &self.head(0), range, None, self.biases(), room, Some(&mut look));
+        set.attend(self.call.isa, &self.head(0), range, None, self.biases(), room, Some(&mut look));
         for r in 0..n {
-            set.finish(self.isa, r);
+            set.finish(self.call.isa, r);
         }
     }
 
     /// Rows that are loaded attend to all but entries.
     pub(super) fn near(&self, set: &mut RowSet, room: &mut Room, front: &Front, ranges: &[Span]) {
-        set.start(self.isa);
+        set.start(self.call.isa);
         let head = self.head(0);
         for &range in ranges {
-            set.attend(self.isa, &head, range, None, self.biases(), room, None);
+            set.attend(self.call.isa, &head, range, None, self.biases(), room, None);
         }
         let (k, v) = front.known_rows();
-        let all = Masking::new(super::super::Mask::None, 0, 0, [1, 1, 1, k.rows()], true);
-        let masking = all.unwrap_or_else(|_| unreachable!("no mask has no shape"));
+        let masking = Masking::all(1, k.rows());
         if k.rows() > 0 {
             let head = Head { q: head.q, k, v, masking: &masking, batch: 0, head: 0, ..head };
             let range = Span { begin: 0, end: k.rows() };
-            set.attend(self.isa, &head, range, Some(&front.known), self.biases(), room, None);
+            set.attend(self.call.isa, &head, range, Some(&front.known), self.biases(), room, None);
         }
     }
 
@@ -336,20 +317,20 @@ impl Block<'_> {
         let (checks, each) = (sampled.checks(), sampled.all().len());
         set.n = 0;
         for h in 0..self.group {
-            let q = self.q.head(self.batch, self.first + h);
-            let seen = |i: usize| self.masking.visible(self.batch, i);
-            set.load(self.isa, self.first + h, &q, checks.len(), |i| self.begin + checks[i], seen);
+            let q = self.call.q.head(self.batch, self.first + h);
+            let seen = |i: usize| self.call.masking.visible(self.batch, i);
+            set.load(self.call.isa, self.first + h, &q, checks.len(), |i| self.begin + checks[i], seen);
         }
         self.near(set, room, front, ranges);
         let biases = self.biases();
-        let opened = check_estimates.add(self.isa, front, &self.keys, &self.values, biases, softmax, opening, set);
+        let opened = check_estimates.add(self.call.isa, front, &self.keys, &self.values, biases, softmax, opening, set);
         let mut squares = [[0.0; 2]; CHECKING];
         for r in 0..set.n {
             let (h, i) = (r / checks.len(), r % checks.len());
             let want = &exact.sums[(h * each + KNOWING + i) * exact.stride..][..exact.dim_v];
-            row.copy_from_slice(set.finish(self.isa, r));
-            squares[i][0] += self.isa.sq_dist(row, want);
-            squares[i][1] += self.isa.norm2(want);
+            row.copy_from_slice(set.finish(self.call.isa, r));
+            squares[i][0] += self.call.isa.sq_dist(row, want);
+            squares[i][1] += self.call.isa.norm2(want);
         }
         (squares, opened)
     }
@@ -369,21 +350,20 @@ impl Block<'_> {
             exact: dense, rows: set, sampled: exact, room, front, estimates, ranges, segments, hidden, row, ..
         } = work;
         set.n = 0;
-        let seen = |i: usize| self.masking.visible(self.batch, i);
+        let seen = |i: usize| self.call.masking.visible(self.batch, i);
         for h in heads.clone() {
-            let q = self.q.head(self.batch, self.first + h);
-            set.load(self.isa, self.first + h, &q, self.n, |i| self.begin + i, seen);
+            let q = self.call.q.head(self.batch, self.first + h);
+            set.load(self.call.isa, self.first + h, &q, self.n, |i| self.begin + i, seen);
         }
         self.near(set, room, front, ranges);
-        let opened = estimates.add(self.isa, front, &self.keys, &self.values, self.biases(), softmax, opening, set);
+        let opened =
+            estimates.add(self.call.isa, front, &self.keys, &self.values, self.biases(), softmax, opening, set);
         for (nth, h) in heads.clone().enumerate() {
             let rows = nth * self.n..(nth + 1) * self.n;
-            let mut out = self.out.rows(self.batch, self.first + h, self.begin, self.n);
-            let mut lse = self.lse.map(|t| t.rows(self.batch, self.first + h, self.begin, self.n));
-            let mut lse = lse.as_mut().and_then(|r| r.as_slice());
+            let (mut out, mut lse) = self.call.rows(self.batch, self.first + h, self.begin, self.n);
             for (i, r) in rows.clone().enumerate() {
                 let log = set.log_sum_exp(r, softmax.unit());
-                out.write(i, set.finish(self.isa, r));
+                out.write(i, set.finish(self.call.isa, r));
                 if let Some(lse) = &mut lse {
                     lse[i] = log;
                 }
@@ -424,10 +404,8 @@ impl Block<'_> {
     /// One row of a head whose weights no estimate came near.
     pub(super) fn one_exactly(&self, h: usize, i: usize, work: &mut exact::Work, stats: &mut AttentionStats) {
         let head = self.head(h);
-        let mut out = self.out.rows(self.batch, head.head, self.begin + i, 1);
-        let mut lse = self.lse.map(|t| t.rows(self.batch, head.head, self.begin + i, 1));
-        let lse = lse.as_mut().and_then(|r| r.as_slice());
-        exact::attend(self.isa, &head, self.begin + i, 1, &mut out, lse, work);
+        let (mut out, lse) = self.call.rows(self.batch, head.head, self.begin + i, 1);
+        exact::attend(self.call.isa, &head, self.begin + i, 1, &mut out, lse, work);
         Why::Strict.count(1, &mut stats.exact_rows);
     }
 
@@ -441,10 +419,8 @@ impl Block<'_> {
     ) {
         for h in 0..self.group {
             let head = self.head(h);
-            let mut out = self.out.rows(self.batch, head.head, self.begin, self.n);
-            let mut lse = self.lse.map(|t| t.rows(self.batch, head.head, self.begin, self.n));
-            let lse = lse.as_mut().and_then(|r| r.as_slice());
-            let pairs = exact::attend(self.isa, &head, self.begin, self.n, &mut out, lse, work);
+            let (mut out, lse) = self.call.rows(self.batch, head.head, self.begin, self.n);
+            let pairs = exact::attend(self.call.isa, &head, self.begin, self.n, &mut out, lse, work);
             stats.add_exact(pairs);
             if let Some(watch) = watch {
                 (0..self.n).for_each(|i| watch(head.head, self.begin + i, Scored::All));

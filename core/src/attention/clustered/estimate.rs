@@ -8,8 +8,9 @@ use super::rows::RowSet;
 use crate::mem::{Buf, Maker};
 use crate::simd::Isa;
 use crate::simd::bias::HeadBiases;
-use crate::simd::clustered::{AddMeans, CELL, OpenCells, OpenRoom, ScoreEntries, Screen, Spread};
+use crate::simd::clustered::{AddMeans, CELL, ScoreEntries, Screen, Spread};
 use crate::simd::online::State;
+use crate::simd::opened::{OpenCells, OpenRoom};
 use crate::simd::tile::{KEYS, PANEL};
 
 use crate::mem::Rows;

@@ -1,6 +1,6 @@
 //! All heads of a call or a session, in runs of blocks that parts take turns at.
 
-use super::super::Masking;
+use super::super::dense::Call;
 use super::super::stats::AttentionStats;
 use super::clusters::Clusters;
 use super::control::Control;
@@ -8,22 +8,14 @@ use super::decode::FewWork;
 use super::engine::{Block, Watch, Work, block_rows};
 use super::policy::RUN;
 use super::tree::Tree;
-use crate::mem::{Rows, Tensor, TensorMut};
-use crate::simd::Isa;
+use crate::mem::Rows;
 
 /// Heads whose far keys are in trees.
 pub(crate) struct Heads<'a> {
-    pub(crate) q: Tensor<'a>,
-    pub(crate) out: &'a TensorMut<'a>,
-    pub(crate) lse: Option<&'a TensorMut<'a>>,
-    pub(crate) masking: &'a Masking<'a>,
-    pub(crate) heads_kv: usize,
-    pub(crate) scale: f32,
-    pub(crate) softcap: f32,
-    pub(crate) tolerance: f32,
+    pub(crate) call: Call<'a>,
     /// Exact attention takes over where it is cheaper, not only where the tolerance is not kept.
     pub(crate) auto: bool,
-    pub(crate) isa: Isa,
+    pub(crate) heads_kv: usize,
     /// Keys, values and tree of a batch and KV head.
     pub(crate) kv: &'a (dyn Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Tree) + Sync),
     /// What is known of a KV head's thresholds before, and what is known after its last rows, with their heavy keys.
@@ -46,7 +38,7 @@ impl Heads<'_> {
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
     ) {
-        let [batch, heads_q, rows, _] = self.q.shape();
+        let [batch, heads_q, rows, _] = self.call.q.shape();
         let group = heads_q / self.heads_kv;
         let keys = (self.kv)(0, 0).0.rows();
         let step = block_rows(group, keys);
@@ -74,26 +66,8 @@ impl<'a> Heads<'a> {
     /// `n` rows from `begin` on of all heads of a batch that share KV head `head`.
     fn block(&self, batch: usize, head: usize, begin: usize, n: usize) -> Block<'_> {
         let (keys, values, tree) = (self.kv)(batch, head);
-        let group = self.q.shape()[1] / self.heads_kv;
-        Block {
-            q: &self.q,
-            out: self.out,
-            lse: self.lse,
-            keys,
-            values,
-            tree,
-            masking: self.masking,
-            scale: self.scale,
-            softcap: self.softcap,
-            tolerance: self.tolerance,
-            auto: self.auto,
-            isa: self.isa,
-            batch,
-            first: head * group,
-            group,
-            begin,
-            n,
-        }
+        let group = self.call.q.shape()[1] / self.heads_kv;
+        Block { call: &self.call, auto: self.auto, keys, values, tree, batch, first: head * group, group, begin, n }
     }
 
     /// Part `ith` of `nth` of few rows of a session, by what it keeps of every KV head.
@@ -106,7 +80,7 @@ impl<'a> Heads<'a> {
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
     ) {
-        let rows = self.q.shape()[2];
+        let rows = self.call.q.shape()[2];
         for head in (ith..self.heads_kv).step_by(nth) {
             let block = self.block(0, head, 0, rows);
             block.attend_few(clusters(head), work, stats, watch);

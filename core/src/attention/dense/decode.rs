@@ -5,13 +5,13 @@
 
 use super::super::mask::Visible;
 use super::blocks::block_of_keys;
-use super::head::Head;
+use super::head::{Call, Head};
 use super::panel::{SELF, factor};
 use super::spans::{clamp, look_at, next_block};
 use super::tunables::{FAR, FEW, MOST};
 use super::work::{ALIGN, Work, few_block, few_stride, finish_row, note_seen};
 use crate::features::ACCELERATED;
-use crate::mem::{Rows, RowsMut, Tensor, TensorMut};
+use crate::mem::{Rows, RowsMut, Tensor};
 use crate::simd::bias::add_bias;
 use crate::simd::decode::{self, Lies, Weights};
 use crate::simd::tile::Span;
@@ -177,15 +177,8 @@ fn hide(x: &mut [f32], seen: Visible, first: usize, keep: Option<&[u8]>) {
 /// Attends all rows of `heads` consecutive query heads that share a KV head, the first of which is `head.head`: at most
 /// [`FEW`] rows a head, [`MOST`] in all. Outputs and log-sum-exps go to the same heads of `out` and `lse`. The result's
 /// bits are those of [`super::exact::attend`] for every head alone. Returns the number of visible pairs.
-pub(crate) fn attend_group(
-    isa: Isa,
-    head: &Head<'_>,
-    heads: usize,
-    q: &Tensor<'_>,
-    out: &TensorMut<'_>,
-    lse: Option<&TensorMut<'_>>,
-    work: &mut Work,
-) -> u64 {
+pub(crate) fn attend_group(call: &Call<'_>, head: &Head<'_>, heads: usize, work: &mut Work) -> u64 {
+    let isa = call.isa;
     assert!(!head.shared() && head.q.rows() <= FEW && heads * head.q.rows() <= MOST);
     work.check(head, head.q.rows());
     let n = head.q.rows();
@@ -194,7 +187,7 @@ pub(crate) fn attend_group(
     }
     let query = 0;
     let pairs = note_seen(head, query, n, work) * heads as u64;
-    let each = |h: usize| Head { head: head.head + h, q: q.head(head.batch, head.head + h), ..*head };
+    let each = |h: usize| Head { head: head.head + h, q: call.q.head(head.batch, head.head + h), ..*head };
     work.clear(heads * n);
     for h in 0..heads {
         isa.run(Load { q: &each(h).q, query, n, at: h * n, work });
@@ -202,9 +195,7 @@ pub(crate) fn attend_group(
     isa.run(Sum { isa, few: Few { head, heads, query, n }, work, look: None });
     for h in 0..heads {
         let each = each(h);
-        let mut to = out.rows(head.batch, each.head, 0, n);
-        let mut lse = lse.map(|t| t.rows(head.batch, each.head, 0, n));
-        let lse = lse.as_mut().and_then(|r| r.as_slice());
+        let (mut to, lse) = call.rows(head.batch, each.head, 0, n);
         finish(isa, &each, query, n, h * n, &mut to, 0, lse, work);
     }
     pairs

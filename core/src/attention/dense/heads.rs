@@ -1,13 +1,11 @@
 //! Exact attention over all heads, cut into independent pieces for any number of parts.
 
-use super::super::mask::Masking;
 use super::super::stats::AttentionStats;
 use super::decode;
 use super::exact::{self, Head, Work};
+use super::head::Call;
 use super::tunables::{BLOCKS_A_PART, FEW, MOST, PIECE, ROW_BLOCK};
-use crate::features::SHARED_QK;
-use crate::mem::{Rows, Tensor, TensorMut};
-use crate::simd::Isa;
+use crate::mem::Rows;
 
 /// Keys and values of a (batch, KV head).
 type KeysAndValues<'a> = dyn Fn(usize, usize) -> (Rows<'a>, Rows<'a>) + 'a;
@@ -17,16 +15,9 @@ type Done<'a> = dyn Fn([usize; 2], usize, usize, &mut AttentionStats) + 'a;
 
 /// All heads of a problem. One copy of the code for calls and sessions.
 pub(crate) struct Dense<'a> {
-    pub(crate) q: Tensor<'a>,
+    pub(crate) call: Call<'a>,
     pub(crate) kv: &'a KeysAndValues<'a>,
     pub(crate) heads_kv: usize,
-    pub(crate) out: &'a TensorMut<'a>,
-    pub(crate) lse: Option<&'a TensorMut<'a>>,
-    pub(crate) masking: &'a Masking<'a>,
-    pub(crate) scale: f32,
-    pub(crate) softcap: f32,
-    pub(crate) shared_qk: bool,
-    pub(crate) isa: Isa,
 }
 
 /// The most pieces that rows of this shape (of the queries) are worth cutting into: [`PIECE`] rows of a head each.
@@ -55,15 +46,11 @@ fn rows_of(block: usize, most: usize, rows: usize) -> (usize, usize) {
 }
 
 impl Dense<'_> {
-    fn shared(&self) -> bool {
-        SHARED_QK && self.shared_qk
-    }
-
     /// Part `ith` of `nth`, added to the statistics. What is computed for a row does not depend on `nth`.
     pub(crate) fn run(&self, work: &mut Work, ith: usize, nth: usize, stats: &mut AttentionStats, done: &Done<'_>) {
-        let [batch, heads, rows, _] = self.q.shape();
+        let [batch, heads, rows, _] = self.call.q.shape();
         let group = heads / self.heads_kv;
-        if rows <= FEW && group > 1 && !self.shared() {
+        if rows <= FEW && group > 1 && !self.call.options.shared() {
             return self.run_groups(work, ith, nth, stats, done);
         }
         let most = piece_rows(batch * heads, rows, nth);
@@ -77,10 +64,8 @@ impl Dense<'_> {
             if n == 0 {
                 continue;
             }
-            let mut out = self.out.rows(batch, head, begin, n);
-            let mut lse = self.lse.map(|t| t.rows(batch, head, begin, n));
-            let lse = lse.as_mut().and_then(|r| r.as_slice());
-            let pairs = exact::attend(self.isa, &self.head(batch, head), begin, n, &mut out, lse, work);
+            let (mut out, lse) = self.call.rows(batch, head, begin, n);
+            let pairs = exact::attend(self.call.isa, &self.head(batch, head), begin, n, &mut out, lse, work);
             stats.add_exact(pairs);
             done([batch, head], begin, n, stats);
         }
@@ -88,7 +73,7 @@ impl Dense<'_> {
 
     /// Few rows: heads of a KV head together, in as few pieces as keep all parts busy.
     fn run_groups(&self, work: &mut Work, ith: usize, nth: usize, stats: &mut AttentionStats, done: &Done<'_>) {
-        let [batch, heads, rows, _] = self.q.shape();
+        let [batch, heads, rows, _] = self.call.q.shape();
         let group = heads / self.heads_kv;
         let most = (MOST / rows.max(1)).min(group);
         let pieces = group.div_ceil(most).max(nth.div_ceil(batch * self.heads_kv)).min(group);
@@ -96,26 +81,15 @@ impl Dense<'_> {
             let (kv, part) = (piece / pieces, piece % pieces);
             let (begin, end) = (group * part / pieces, group * (part + 1) / pieces);
             let head = self.head(kv / self.heads_kv, kv % self.heads_kv * group + begin);
-            let pairs = decode::attend_group(self.isa, &head, end - begin, &self.q, self.out, self.lse, work);
+            let pairs = decode::attend_group(&self.call, &head, end - begin, work);
             stats.add_exact(pairs);
             (0..end - begin).for_each(|h| done([head.batch, head.head + h], 0, rows, stats));
         }
     }
 
     fn head(&self, batch: usize, head: usize) -> Head<'_> {
-        let q = self.q.head(batch, head);
-        let (k, v) = (self.kv)(batch, head / (self.q.shape()[1] / self.heads_kv));
-        Head {
-            q,
-            k: if self.shared() { q } else { k },
-            v,
-            masking: self.masking,
-            batch,
-            head,
-            scale: self.scale,
-            softcap: self.softcap,
-            shared_qk: self.shared_qk,
-        }
+        let (k, v) = (self.kv)(batch, head / (self.call.q.shape()[1] / self.heads_kv));
+        self.call.head(batch, head, k, v)
     }
 }
 

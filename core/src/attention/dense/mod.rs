@@ -16,6 +16,7 @@ mod tunables;
 mod work;
 
 pub(super) use blocks::block_of_keys;
+pub(super) use head::{Call, uses_fixed_scores};
 pub(super) use panel::{Ahead, Panel, factor};
 pub(super) use spans::{clamp, look_at, next_block};
 pub(super) use tunables::{FAR, FEW, MOST, PIECE};
