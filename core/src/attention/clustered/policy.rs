@@ -75,8 +75,9 @@ pub(super) const LIGHTEST: f32 = 1e-6;
 pub(super) const KEEP: f32 = 0.8;
 
 /// Times the tolerance that no sampled row may err by. Without, p99 of nine layers of SmolLM2 is 29 in place of 7 %, at the same pairs; ice-tiny
-/// and the encoder stay as they are.
-pub(super) const WORST: f32 = 2.0;
+/// and the encoder stay as they are. At 2 one more of 58 made-up heads misses its aim, for 1 % fewer pairs; at 1 SmolLM2 and the encoder
+/// score an eighth and a third more.
+pub(super) const WORST: f32 = 1.5;
 
 /// Share of what is to be kept below which thresholds become looser: a step is a factor of about 1.2 in the error.
 pub(super) const RELAX: f32 = 0.8;
