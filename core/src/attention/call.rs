@@ -16,7 +16,7 @@ use crate::mem::{Layout, Maker, Memory, Objects, Plan};
 #[allow(clippy::large_enum_variant)]
 enum Work {
     Exact(exact::Work),
-    TopK(Part<head_topk::Work, { TOP_K as usize }>),
+    TopK(Part<head_topk::TopKWork, { TOP_K as usize }>),
 }
 
 impl Work {
@@ -35,7 +35,7 @@ fn with_works<T>(
     let parts = parts(c)?;
     if TOP_K && c.mode == Mode::TopK {
         let index = index_options(&c.options, c.dim_k, c.rows_kv)?;
-        return make(&|m| m.objects(parts, |m| Work::TopK(Part::of(|| head_topk::Work::made(m, &index)))));
+        return make(&|m| m.objects(parts, |m| Work::TopK(Part::of(|| head_topk::TopKWork::made(m, &index)))));
     }
     let fixed = uses_fixed_scores(&c.options, c.rows_q);
     make(&|m| m.objects(parts, |m| Work::Exact(exact::Work::made(m, c.dim_k, c.dim_v, c.rows_q, fixed))))

@@ -31,16 +31,16 @@ pub(super) fn index_options(o: &super::AttentionOptions, dim: usize, capacity: u
 }
 
 /// Index, scratch and a row buffer, reused for the heads one part works on.
-pub(super) struct Work {
+pub(super) struct TopKWork {
     index: Index,
     scratch: Scratch,
     row: Buf<f32>,
 }
 
-impl Work {
-    /// For an index of these options; [`begin`](Work::begin) must follow.
+impl TopKWork {
+    /// For an index of these options; [`begin`](TopKWork::begin) must follow.
     pub(super) fn made(m: &mut Maker<'_>, o: &IndexOptions) -> Self {
-        Work { index: Index::made(m, o, None), scratch: Scratch::made(m, o, o.capacity), row: m.filled(o.dim, 0.0) }
+        TopKWork { index: Index::made(m, o, None), scratch: Scratch::made(m, o, o.capacity), row: m.filled(o.dim, 0.0) }
     }
 
     pub(super) fn begin(&mut self) {

@@ -4,7 +4,7 @@
 //! index knows is the upper part of the tree that accelerated attention walks, whose nodes are cut from that order. Rows
 //! that see different keys get them in the order of ids, so that what a row sees is a range.
 
-use super::clustered::{Control, Heads, Tree, Work};
+use super::clustered::{BlockWork, Control, Heads, Tree};
 use super::dense::{Call, exact};
 use super::tunables::{DENSE_BELOW, FINEST, MOST_KEYS, ROWS_BELOW};
 use super::{AttentionOptions, AttentionStats, Masking, Mode, Reason, clock};
@@ -47,7 +47,7 @@ pub struct AttentionRoom {
     /// Keys and values by that order.
     keys: Buf<f32>,
     values: Buf<f32>,
-    work: Work,
+    work: BlockWork,
     tree: Tree,
 }
 
@@ -101,7 +101,7 @@ impl AttentionRoom {
             ids: m.room(n),
             keys: m.filled(n.saturating_mul(dim), 0.0),
             values: m.filled(n.saturating_mul(dim_v), 0.0),
-            work: Work::made(m, [dim, dim_v], 1, MANY, n),
+            work: BlockWork::made(m, [dim, dim_v], 1, MANY, n),
             tree: Tree::made(m, dim, dim_v, n),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::cache::HeadCache;
 use super::certificates;
-use super::clustered::{self, FewWork, Heads, SEGMENT, Watch, Work as ClusteredWork};
+use super::clustered::{self, BlockWork, FewWork, Heads, SEGMENT, Watch};
 use super::dense::heads::{Dense, most_pieces};
 use super::dense::{Call, FEW, PIECE, exact, uses_fixed_scores};
 use super::problem::{check_finite, check_norms, check_range};
@@ -321,7 +321,7 @@ impl Session {
                 let dims = [o.dim_k, o.dim_v];
                 match rows <= FEW {
                     true => form.count(|m| FewWork::made(m, dims, self.group(), rows, o.capacity)),
-                    false => form.count(|m| ClusteredWork::made(m, dims, self.group(), rows, o.capacity)),
+                    false => form.count(|m| BlockWork::made(m, dims, self.group(), rows, o.capacity)),
                 }
                 most = most.or(form);
             }
@@ -478,7 +478,7 @@ impl Session {
             let mut work = Maker::make(work, |m| FewWork::made(m, dims, self.group(), rows, self.len))?;
             all.run_few(&clusters, &mut work, ith, nth, stats, watch);
         } else {
-            let mut work = Maker::make(work, |m| ClusteredWork::made(m, dims, self.group(), rows, self.len))?;
+            let mut work = Maker::make(work, |m| BlockWork::made(m, dims, self.group(), rows, self.len))?;
             all.run(&mut work, ith, nth, stats, watch);
         }
         if auto && stats.rows > 0 && stats.measured.rows() == 0 {

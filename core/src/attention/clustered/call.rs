@@ -8,7 +8,7 @@ use super::super::problem::{Checked, Problem};
 use super::super::stats::AttentionStats;
 use super::ablation::{Part, without};
 use super::control::Control;
-use super::engine::{Watch, Work};
+use super::engine::{BlockWork, Watch};
 use super::order::Order;
 use super::runs::{Heads, runs_of};
 use super::tree::Tree;
@@ -38,8 +38,8 @@ fn trees_made(m: &mut Maker<'_>, c: &Checked<'_>) -> Objects<Tree> {
     m.objects(c.batch * c.heads_kv, |m| Tree::made(m, c.dim_k, c.dim_v, c.rows_kv))
 }
 
-fn works_made(m: &mut Maker<'_>, c: &Checked<'_>) -> Objects<Work> {
-    m.objects(parts(c), |m| Work::made(m, [c.dim_k, c.dim_v], c.heads_q / c.heads_kv, c.rows_q, c.rows_kv))
+fn works_made(m: &mut Maker<'_>, c: &Checked<'_>) -> Objects<BlockWork> {
+    m.objects(parts(c), |m| BlockWork::made(m, [c.dim_k, c.dim_v], c.heads_q / c.heads_kv, c.rows_q, c.rows_kv))
 }
 
 /// For heads still to be named.
@@ -99,7 +99,7 @@ pub(in super::super) fn call(
         before: &|_| Control::default(),
         after: &|_, _, _| {},
     };
-    let attend = |ith: usize, work: &mut Work, watch: &mut Option<Watch<'_>>| {
+    let attend = |ith: usize, work: &mut BlockWork, watch: &mut Option<Watch<'_>>| {
         let start = clock::now();
         let mut stats = AttentionStats::new(c.mode, c.reason);
         all.run(work, ith, parts, &mut stats, watch);

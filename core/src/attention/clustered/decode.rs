@@ -12,8 +12,8 @@ use super::engine::{Block, Scored, Watch};
 use super::estimate::Softmax;
 use super::front::Front;
 use super::policy::{
-    CELL, CELLS, CHECK_EVERY, CHECK_SOON, CUT, ENTRY_COST, GATHERED, HEAVY, HIDING, KNOWN, OPENED_COST, PAYS, SEGMENT,
-    SIGMA,
+    CELL, CHECK_EVERY, CHECK_SOON, CUT, ENTRY_COST, GATHERED, HEAVY, HIDING, KNOWN, OPENED_COST, PAYS, SEGMENT,
+    SEGMENT_CELLS, SIGMA,
 };
 use crate::mem::{Buf, Maker, Rows, Tensor};
 use crate::simd;
@@ -44,7 +44,7 @@ pub struct FewWork {
 impl FewWork {
     /// For `rows` rows of `group` heads and `keys` keys.
     pub(crate) fn made(m: &mut Maker<'_>, dims: [usize; 2], group: usize, rows: usize, keys: usize) -> Self {
-        let ([dim_k, dim_v], entries) = (dims, keys / SEGMENT * CELLS);
+        let ([dim_k, dim_v], entries) = (dims, keys / SEGMENT * SEGMENT_CELLS);
         let all = (rows * group).min(MOST);
         let scores = (entries + CELL.max(dim_k)).max(dim_v) * all;
         FewWork {

@@ -8,8 +8,8 @@ use super::control::{Control, Opening, Verdict, Why};
 use super::estimate::{Estimates, Softmax};
 use super::front::Front;
 use super::policy::{
-    BIAS_COST, BLOCK_QUERIES, BLOCK_ROWS, CELL, CELLS, CHECKING, ENTRY_COST, GATHERED_BIAS, HIDING, KNOWING, KNOWN,
-    LEAST, LONG, OPENED_COST, PAYS, SEGMENT, TOGETHER,
+    BIAS_COST, BLOCK_QUERIES, BLOCK_ROWS, CELL, CHECKING, ENTRY_COST, GATHERED_BIAS, HIDING, KNOWING, KNOWN, LEAST,
+    LONG, OPENED_COST, PAYS, SEGMENT, SEGMENT_CELLS, TOGETHER,
 };
 use super::rows::{Room, RowSet};
 use super::sample::{Heavy, Sampled};
@@ -45,7 +45,7 @@ fn rows_together(group: usize, rows: usize, keys: usize) -> usize {
 }
 
 /// Work memory of one part.
-pub struct Work {
+pub struct BlockWork {
     exact: exact::Work,
     rows: RowSet,
     sampled: RowSet,
@@ -63,7 +63,7 @@ pub struct Work {
     row: Buf<f32>,
 }
 
-impl Work {
+impl BlockWork {
     /// What exact attention works in.
     pub(crate) fn exact(&mut self) -> &mut exact::Work {
         &mut self.exact
@@ -81,11 +81,11 @@ impl Work {
 
     /// For heads in groups of `group`, calls of `rows` rows and `keys` keys.
     pub(crate) fn made(m: &mut Maker<'_>, dims: [usize; 2], group: usize, rows: usize, keys: usize) -> Self {
-        let ([dim_k, dim_v], entries) = (dims, keys / SEGMENT * CELLS);
+        let ([dim_k, dim_v], entries) = (dims, keys / SEGMENT * SEGMENT_CELLS);
         let (block, together) = (block_rows(group, keys).min(rows), rows_together(group, rows, keys));
         let sampled = Sampled::count(group, block) * group;
         let checks = sampled - KNOWING * group;
-        Work {
+        BlockWork {
             exact: exact::Work::made(m, dim_k, dim_v, rows.max(PANEL), false),
             rows: RowSet::made(m, dim_k, dim_v, together),
             sampled: RowSet::made(m, dim_k, dim_v, sampled),
@@ -139,7 +139,7 @@ impl Block<'_> {
     pub(super) fn attend(
         &self,
         control: &mut Control,
-        work: &mut Work,
+        work: &mut BlockWork,
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
     ) {
@@ -155,7 +155,7 @@ impl Block<'_> {
         let seed = (self.batch * 65537 + self.first) as u64 * 0x1_0000_0001 + self.begin as u64;
         let sampled = Sampled::new(self.group, self.n, seed);
         self.sample(&sampled, softmax, work);
-        let Work { front, heavy, segments, .. } = work;
+        let BlockWork { front, heavy, segments, .. } = work;
         front.start(self.call.isa, self.tree, segments.iter().map(|&s| s as usize));
         front.know(self.call.isa, self.tree, &self.keys, &self.values, heavy.keys(), softmax.unit());
         let visible = self.visible_pairs();
@@ -186,7 +186,7 @@ impl Block<'_> {
     }
 
     /// What the block costs by cells, in pairs of exact attention, where measured rows open so many pairs.
-    fn cost(&self, sampled: &Sampled, opened: u64, work: &Work) -> f32 {
+    fn cost(&self, sampled: &Sampled, opened: u64, work: &BlockWork) -> f32 {
         let queries = (self.n * self.group) as f32;
         let elements = (self.keys.cols() + self.values.cols()) as f32;
         let bias = self.biases().map_or(0.0, |_| BIAS_COST / elements);
@@ -220,7 +220,7 @@ impl Block<'_> {
     }
 
     /// Notes the segments that all rows see whole, and what is between them. Returns how many there are.
-    fn find_segments(&self, work: &mut Work) -> usize {
+    fn find_segments(&self, work: &mut BlockWork) -> usize {
         let (mut first, mut end) = (0, usize::MAX);
         for i in 0..self.n {
             let seen = self.call.masking.visible(self.batch, self.begin + i);
@@ -260,8 +260,8 @@ impl Block<'_> {
     }
 
     /// Attends the sampled rows exactly, of all heads together: outputs into the sums of `sampled`, heavy keys noted.
-    fn sample(&self, sampled: &Sampled, softmax: Softmax, work: &mut Work) {
-        let Work { sampled: set, room, heavy, .. } = work;
+    fn sample(&self, sampled: &Sampled, softmax: Softmax, work: &mut BlockWork) {
+        let BlockWork { sampled: set, room, heavy, .. } = work;
         set.n = 0;
         for h in 0..self.group {
             let q = self.call.q.head(self.batch, self.first + h);
@@ -311,9 +311,9 @@ impl Block<'_> {
         sampled: &Sampled,
         softmax: Softmax,
         opening: Opening,
-        work: &mut Work,
+        work: &mut BlockWork,
     ) -> ([[f32; 2]; CHECKING], u64) {
-        let Work { checks: set, sampled: exact, room, front, check_estimates, ranges, row, .. } = work;
+        let BlockWork { checks: set, sampled: exact, room, front, check_estimates, ranges, row, .. } = work;
         let (checks, each) = (sampled.checks(), sampled.all().len());
         set.n = 0;
         for h in 0..self.group {
@@ -342,13 +342,12 @@ impl Block<'_> {
         sampled: &Sampled,
         softmax: Softmax,
         opening: Opening,
-        work: &mut Work,
+        work: &mut BlockWork,
         stats: &mut AttentionStats,
         watch: &mut Option<Watch<'_>>,
     ) {
-        let Work {
-            exact: dense, rows: set, sampled: exact, room, front, estimates, ranges, segments, hidden, row, ..
-        } = work;
+        let (segments, hidden) = (work.segments.len(), work.hidden);
+        let BlockWork { exact: dense, rows: set, sampled: exact, room, front, estimates, ranges, row, .. } = work;
         set.n = 0;
         let seen = |i: usize| self.call.masking.visible(self.batch, i);
         for h in heads.clone() {
@@ -380,9 +379,9 @@ impl Block<'_> {
                 self.one_exactly(h, i, dense, stats);
             }
         }
-        let (far, known) = ((segments.len() * SEGMENT) as u64, front.known.len() as u64);
+        let (far, known) = ((segments * SEGMENT) as u64, front.known.len() as u64);
         let (n, count) = (self.n as u64, heads.len() as u64);
-        stats.pairs += self.pairs_without(segments.len() + *hidden) / self.group as u64 * count;
+        stats.pairs += self.pairs_without(segments + hidden) / self.group as u64 * count;
         stats.pairs += (count * (known * n + sampled.all().len() as u64 * far) + opened).min(count * far * n);
         stats.cells_opened += opened / CELL as u64;
         stats.known += known * n * count;

@@ -3,7 +3,7 @@
 //! Blocks keep both in f32, as their kernels read them. Sessions keep them in the type of their cache: reading is what few rows take time for.
 
 use super::super::store::Store;
-use super::policy::{CELL, CELLS, KNOWN, SEGMENT};
+use super::policy::{CELL, KNOWN, SEGMENT, SEGMENT_CELLS};
 use super::tree::Tree;
 use crate::error::reserved;
 use crate::mem::{Buf, Dtype, Maker, Rows};
@@ -52,7 +52,7 @@ pub(super) struct Front {
 impl Front {
     /// For up to `keys` keys, which are of type `dtype` unless that is f32, as part of a larger object.
     pub(super) fn made(m: &mut Maker<'_>, [dim_k, dim_v]: [usize; 2], keys: usize, dtype: Dtype) -> Self {
-        let (n, known) = (keys / SEGMENT * CELLS, KNOWN.min(keys));
+        let (n, known) = (keys / SEGMENT * SEGMENT_CELLS, KNOWN.min(keys));
         let stride = dim_v.next_multiple_of(16);
         Front {
             dim_k,

@@ -29,7 +29,7 @@ pub(super) use call::{call, plan_call};
 pub(crate) use clusters::Clusters;
 pub(crate) use control::Control;
 pub use decode::FewWork;
-pub use engine::{Scored, Watch, Work};
+pub use engine::{BlockWork, Scored, Watch};
 pub use policy::SEGMENT;
 pub(crate) use runs::Heads;
 pub use tree::Tree;

@@ -7,7 +7,7 @@ pub(crate) use crate::simd::clustered::CELL;
 pub const SEGMENT: usize = 256;
 
 /// Cells of a segment.
-pub(crate) const CELLS: usize = SEGMENT / CELL;
+pub(crate) const SEGMENT_CELLS: usize = SEGMENT / CELL;
 
 /// Rounds of two means that a cut's direction comes from.
 pub(super) const ROUNDS: usize = 2;

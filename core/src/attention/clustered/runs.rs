@@ -5,7 +5,7 @@ use super::super::stats::AttentionStats;
 use super::clusters::Clusters;
 use super::control::Control;
 use super::decode::FewWork;
-use super::engine::{Block, Watch, Work, block_rows};
+use super::engine::{Block, BlockWork, Watch, block_rows};
 use super::policy::RUN;
 use super::tree::Tree;
 use crate::mem::Rows;
@@ -20,7 +20,7 @@ pub(crate) struct Heads<'a> {
     pub(crate) kv: &'a (dyn Fn(usize, usize) -> (Rows<'a>, Rows<'a>, &'a Tree) + Sync),
     /// What is known of a KV head's thresholds before, and what is known after its last rows, with their heavy keys.
     pub(crate) before: &'a (dyn Fn(usize) -> Control + Sync),
-    pub(crate) after: &'a (dyn Fn(usize, &Control, &mut Work) + Sync),
+    pub(crate) after: &'a (dyn Fn(usize, &Control, &mut BlockWork) + Sync),
 }
 
 /// Runs of blocks that parts may take, for `heads` KV heads of `keys` keys with `group` query heads each.
@@ -32,7 +32,7 @@ impl Heads<'_> {
     /// Part `ith` of `nth`. What is computed for a row does not depend on `nth`.
     pub(crate) fn run(
         &self,
-        work: &mut Work,
+        work: &mut BlockWork,
         ith: usize,
         nth: usize,
         stats: &mut AttentionStats,

@@ -5,7 +5,7 @@
 //! nothing but its keys and values.
 
 use super::order::{Order, halve};
-use super::policy::{CELL, CELLS, SEGMENT};
+use super::policy::{CELL, SEGMENT, SEGMENT_CELLS};
 use super::split::{Described, Splitter};
 use crate::error::reserved;
 use crate::mem::{Buf, Maker, Rows};
@@ -14,7 +14,7 @@ use crate::simd::gather::BLOCK;
 
 /// Cells over the complete segments of one KV head.
 ///
-/// Allocation class: creation only. A segment costs O(SEGMENT x dim x (dim + log CELLS)).
+/// Allocation class: creation only. A segment costs O(SEGMENT x dim x (dim + log SEGMENT_CELLS)).
 pub struct Tree {
     dim_k: usize,
     dim_v: usize,
@@ -47,7 +47,7 @@ pub struct Tree {
 impl Tree {
     /// An empty tree over up to `keys` keys, rows of a matrix of as many, as part of a larger object.
     pub(crate) fn made(m: &mut Maker<'_>, dim_k: usize, dim_v: usize, keys: usize) -> Self {
-        let (segments, cells, stride) = (keys / SEGMENT, keys / SEGMENT * CELLS, dim_v.next_multiple_of(BLOCK));
+        let (segments, cells, stride) = (keys / SEGMENT, keys / SEGMENT * SEGMENT_CELLS, dim_v.next_multiple_of(BLOCK));
         let (moment, cross) = (dim_k * dim_k.next_multiple_of(BLOCK), dim_k.saturating_mul(stride));
         Tree {
             dim_k,
@@ -94,7 +94,7 @@ impl Tree {
         // Rows are ascending: where one stood before says whether it stays apart.
         let stays =
             |id: u32| ids.binary_search(&id).is_ok_and(|i| apart.is_some_and(|a| a[i / 64] >> (i % 64) & 1 != 0));
-        for (apart, ids) in self.apart[at * CELLS..].iter_mut().zip(to.chunks_exact(CELL)) {
+        for (apart, ids) in self.apart[at * SEGMENT_CELLS..].iter_mut().zip(to.chunks_exact(CELL)) {
             *apart = ids.iter().enumerate().fold(0, |bits, (j, &id)| bits | u16::from(stays(id)) << j);
         }
         self.describe(isa, keys, values, at);
@@ -154,11 +154,11 @@ impl Tree {
             return;
         }
         let out = Described {
-            keys: &mut self.keys[at * CELLS * d..][..CELLS * d],
-            values: &mut self.values[at * CELLS * stride..][..CELLS * stride],
+            keys: &mut self.keys[at * SEGMENT_CELLS * d..][..SEGMENT_CELLS * d],
+            values: &mut self.values[at * SEGMENT_CELLS * stride..][..SEGMENT_CELLS * stride],
             stride,
-            apart: &self.apart[at * CELLS..][..CELLS],
-            square: &mut self.square[at * CELLS..][..CELLS],
+            apart: &self.apart[at * SEGMENT_CELLS..][..SEGMENT_CELLS],
+            square: &mut self.square[at * SEGMENT_CELLS..][..SEGMENT_CELLS],
             moment: &mut self.moment[0],
             cross: &mut self.cross[0],
         };
@@ -237,7 +237,7 @@ impl Tree {
 
     /// Keys of a segment's cells that stay out of them.
     pub(super) fn apart(&self, segment: usize) -> &[u16] {
-        &self.apart[segment * CELLS..][..CELLS]
+        &self.apart[segment * SEGMENT_CELLS..][..SEGMENT_CELLS]
     }
 
     /// Rows of the keys of a segment, cell by cell.
@@ -252,17 +252,17 @@ impl Tree {
 
     /// Mean keys of a segment's cells.
     pub(super) fn keys(&self, segment: usize) -> &[f32] {
-        &self.keys[segment * CELLS * self.dim_k..][..CELLS * self.dim_k]
+        &self.keys[segment * SEGMENT_CELLS * self.dim_k..][..SEGMENT_CELLS * self.dim_k]
     }
 
     /// Mean values of a segment's cells.
     pub(super) fn values(&self, segment: usize) -> &[f32] {
-        &self.values[segment * CELLS * self.stride..][..CELLS * self.stride]
+        &self.values[segment * SEGMENT_CELLS * self.stride..][..SEGMENT_CELLS * self.stride]
     }
 
     /// Mean square distances of the keys of a segment's cells from their means.
     pub(super) fn square(&self, segment: usize) -> &[f32] {
-        &self.square[segment * CELLS..][..CELLS]
+        &self.square[segment * SEGMENT_CELLS..][..SEGMENT_CELLS]
     }
 
     /// Sum over keys of `(key - mean) (key - mean)^T`, `[dim_k][dim_k]`.
