@@ -19,14 +19,6 @@ enum Work {
     TopK(Part<head_topk::TopKWork, { TOP_K as usize }>),
 }
 
-impl Work {
-    fn begin(&mut self) {
-        if let Work::TopK(work) = self {
-            work.begin();
-        }
-    }
-}
-
 /// Gives `make` the function that makes the work memory of all parts: to be counted, or to be called.
 fn with_works<T>(
     c: &Checked<'_>,
@@ -132,8 +124,12 @@ pub fn attention(problem: &Problem<'_>, work: &Memory) -> Result<AttentionStats>
         return clustered::call(problem, &checked, work, None);
     }
     let mut works = with_works(&checked, |made| Maker::make(work, made))?;
-    if TOP_K {
-        works.iter_mut().for_each(Work::begin);
+    for work in works.iter_mut() {
+        if let Work::TopK(work) = work
+            && TOP_K
+        {
+            work.begin();
+        }
     }
     let (parts, mut stats) = (works.len(), AttentionStats::new(checked.mode, checked.reason));
     in_parts(&mut works, |ith, work| run_part(problem, &checked, work, ith, parts), &mut stats)?;

@@ -3,7 +3,7 @@
 use super::control::{Control, Why};
 use super::front::Front;
 use super::memo::Memo;
-use super::policy::{CUT, FAILURES, KNOWN, LIFE, REST, SEGMENT};
+use super::policy::{FAILURES, KNOWN, LIFE, REST, SEGMENT, STEP_CUT};
 use super::tree::Tree;
 use crate::error::reserved;
 use crate::mem::{Buf, Dtype, Maker, Rows};
@@ -182,7 +182,7 @@ impl Clusters {
         if control.is_measured() {
             self.memo.control(control, None);
         }
-        heavy.for_each(|key| self.memo.heavy(key, CUT));
+        heavy.for_each(|key| self.memo.heavy(key, STEP_CUT));
         self.memo.prompt();
     }
 }

@@ -152,8 +152,8 @@ impl Control {
         Verdict::Tighten
     }
 
-    /// A looser threshold to be tried next where there is room, and where it has not failed. What is attended by it has to be judged
-    /// first.
+    /// A looser threshold to be tried next where there is room, and where it has not failed: half of the steps that there seems to be room
+    /// for. What is attended by it has to be judged first.
     pub(super) fn relax(&mut self, tolerance: f32) {
         let most = RELAX * KEEP * tolerance;
         if !without(Part::Control)
@@ -161,8 +161,10 @@ impl Control {
             && self.rows > 0.0
             && self.error <= most * most * self.rows
         {
-            self.level -= 1;
-            self.error *= core::f32::consts::SQRT_2;
+            let room = most * most * self.rows / self.error.max(f32::MIN_POSITIVE);
+            let steps = (libm::log2f(room) as usize).clamp(1, self.level - self.loosest);
+            self.level -= steps;
+            self.error *= libm::exp2f(0.5 * steps as f32);
         }
     }
 }

@@ -12,8 +12,8 @@ use super::engine::{Block, Scored, Watch};
 use super::estimate::Softmax;
 use super::front::Front;
 use super::policy::{
-    CELL, CHECK_EVERY, CHECK_SOON, CUT, ENTRY_COST, GATHERED, HEAVY, HIDING, KNOWN, OPENED_COST, PAYS, SEGMENT,
-    SEGMENT_CELLS, SIGMA,
+    CELL, CHECK_EVERY, CHECK_SOON, ENTRY_COST, GATHERED, HEAVY, HIDING, KNOWN, OPENED_COST, PAYS, SEGMENT,
+    SEGMENT_CELLS, SIGMA, STEP_CUT,
 };
 use crate::mem::{Buf, Maker, Rows, Tensor};
 use crate::simd;
@@ -172,7 +172,7 @@ impl Block<'_> {
             let masking = self.mask_of(of, &front.known, &mut work.biases);
             let head = Head { k, v, masking: &masking, batch: 0, head: 0, ..head };
             let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| {
-                let heavy = (first..).zip(weights).filter(|(_, weight)| **weight >= CUT * sum);
+                let heavy = (first..).zip(weights).filter(|(_, weight)| **weight >= STEP_CUT * sum);
                 heavy.for_each(|(i, _)| memo.still_heavy(i));
             };
             decode::add(isa, &head, of.heads, n, Span { begin: 0, end: known }, Some(&mut look), &mut work.dense);
@@ -196,7 +196,8 @@ impl Block<'_> {
             let head = Head { k, v, masking: &masking, batch: 0, head: 0, ..head };
             let ids = &work.ids;
             let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| {
-                for (&key, &weight) in ids[first..].iter().zip(weights).filter(|(_, weight)| **weight >= CUT * sum) {
+                for (&key, &weight) in ids[first..].iter().zip(weights).filter(|(_, weight)| **weight >= STEP_CUT * sum)
+                {
                     memo.heavy(key, weight / sum);
                 }
             };
@@ -340,7 +341,7 @@ impl Block<'_> {
         decode::start(isa, &head, of.heads, &self.call.q, n, dense);
         let mut look = |_: usize, first: usize, weights: &[f32], sum: f32| {
             for (key, &weight) in (first as u32..).zip(weights) {
-                if weight >= CUT * sum {
+                if weight >= STEP_CUT * sum {
                     clusters.memo.heavy(key, weight / sum);
                 }
             }

@@ -8,8 +8,8 @@ use super::control::{Control, Opening, Verdict, Why};
 use super::estimate::{Estimates, Softmax};
 use super::front::Front;
 use super::policy::{
-    BIAS_COST, BLOCK_QUERIES, BLOCK_ROWS, CELL, CHECKING, ENTRY_COST, GATHERED_BIAS, HIDING, KNOWING, KNOWN, LEAST,
-    LONG, OPENED_COST, PAYS, SEGMENT, SEGMENT_CELLS, TOGETHER,
+    BIAS_COST, BLOCK_QUERIES, BLOCK_ROWS, CELL, CHECKING, CUT, ENTRY_COST, GATHERED_BIAS, HIDING, KNOWING, KNOWN,
+    LEAST, LONG, OPENED_COST, PAYS, SEGMENT, SEGMENT_CELLS, STEP_CUT, TOGETHER,
 };
 use super::rows::{Room, RowSet};
 use super::sample::{Heavy, Sampled};
@@ -69,9 +69,9 @@ impl BlockWork {
         &mut self.exact
     }
 
-    /// Keys that were heavy in the sampled rows of the last block.
+    /// Keys that were heavy in the sampled rows of the last block, for the steps after them.
     pub(crate) fn heavy(&mut self) -> impl Iterator<Item = u32> {
-        self.heavy.keys()
+        self.heavy.keys(STEP_CUT)
     }
 
     /// Forgets the last block: nothing is heavy.
@@ -157,7 +157,7 @@ impl Block<'_> {
         self.sample(&sampled, softmax, work);
         let BlockWork { front, heavy, segments, .. } = work;
         front.start(self.call.isa, self.tree, segments.iter().map(|&s| s as usize));
-        front.know(self.call.isa, self.tree, &self.keys, &self.values, heavy.keys(), softmax.unit());
+        front.know(self.call.isa, self.tree, &self.keys, &self.values, heavy.keys(CUT), softmax.unit());
         let visible = self.visible_pairs();
         let (squares, opened) = loop {
             let (squares, opened) = self.check(&sampled, softmax, control.opening(), work);

@@ -124,14 +124,15 @@ impl Heavy {
         self.noted.truncate(n);
     }
 
-    /// The keys, heaviest first, some more than once.
-    pub(super) fn keys(&mut self) -> impl Iterator<Item = u32> {
+    /// Keys that weigh at least so much, heaviest first, some more than once.
+    pub(super) fn keys(&mut self, least: f32) -> impl Iterator<Item = u32> {
         self.settle();
-        let sums = &self.sums;
+        let (sums, least) = (&self.sums, libm::log2f(least));
         self.noted.sort_unstable_by(|a, b| {
             let weight = |x: &Noted| x.weight - sums[x.row as usize];
             weight(b).total_cmp(&weight(a)).then(a.key.cmp(&b.key))
         });
-        self.noted.iter().map(|noted| noted.key)
+        let heavier = self.noted.iter().take_while(move |noted| noted.weight - sums[noted.row as usize] >= least);
+        heavier.map(|noted| noted.key)
     }
 }
