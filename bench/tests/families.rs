@@ -85,8 +85,9 @@ fn blocks_are_attended_by_the_threshold_that_was_measured() {
     }
 }
 
-/// Heads of which more than 2 % of the rows, but less than 7 %, err by more than three times the tolerance: rare rows of whose kind too few are
-/// measured (bench/notes/2026-11-25-worst-rows.md). All others keep it, and these keep the mean.
+/// Heads of which, on one instruction set or another, more than 2 % of the rows, but less than 7 %, err by more than three times the
+/// tolerance: rare rows of whose kind too few are measured (bench/notes/2026-11-25-worst-rows.md). All others keep it, and these keep
+/// the mean.
 const OPEN: [(&str, usize); 10] = [
     ("topics", 256),
     ("huge values", 256),
