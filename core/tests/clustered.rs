@@ -105,6 +105,32 @@ fn only_what_a_row_sees_is_scored() {
     }
 }
 
+/// A pair counts once, however often its key was looked at. So as many pairs as exact attention has means that nothing was estimated.
+#[test]
+fn pairs_that_are_scored_count_once() {
+    // Of whole segments, so that no keys are near. In a short block most keys are known.
+    for (rows, keys) in [(28, 1024), (300, 2048)] {
+        for tolerance in [0.35, 0.1, 0.02] {
+            let heads = Heads::new(1, 1, 2, rows, keys, [16, 16], 0.3);
+            let o = mode(Mode::Accelerated, tolerance);
+            let mut scored = vec![vec![false; keys]; 2 * rows];
+            let mut watch = |head: usize, row: usize, keys: Scored<'_>| match keys {
+                Scored::All => scored[head * rows + row].fill(true),
+                Scored::Keys(keys) => keys.iter().for_each(|&key| scored[head * rows + row][key as usize] = true),
+            };
+            let (mut out, mut lse) = (vec![0.0; 2 * rows * 16], vec![0.0; 2 * rows]);
+            let problem = heads.problem(&mut out, &mut lse, Mask::None, o);
+            let stats = attention_watched(&problem, &mut watch, &memory(0)).unwrap();
+            let pairs = scored.iter().flatten().filter(|&&scored| scored).count() as u64;
+            assert_eq!(stats.pairs, pairs, "{rows} rows, tolerance {tolerance}: {stats:?}");
+            assert!(
+                stats.cells_opened > 0 && pairs < stats.pairs_dense,
+                "{rows} rows, tolerance {tolerance}: {stats:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn what_is_estimated_keeps_the_tolerance() {
     let heads = Heads::new(1, 1, 2, 600, 4096, [64, 64], 0.15);

@@ -380,9 +380,12 @@ impl Block<'_> {
             }
         }
         let (far, known) = ((segments * SEGMENT) as u64, front.known.len() as u64);
-        let (n, count) = (self.n as u64, heads.len() as u64);
+        let (n, count, all) = (self.n as u64, heads.len() as u64, sampled.all().len() as u64);
+        // Sampled rows score every key: what they opened here is among those.
+        let rows = (0..heads.len()).flat_map(|nth| sampled.all().iter().map(move |&i| nth * self.n + i));
+        let again: u64 = rows.map(|r| estimates.pairs_opened(front, r)).sum();
         stats.pairs += self.pairs_without(segments + hidden) / self.group as u64 * count;
-        stats.pairs += (count * (known * n + sampled.all().len() as u64 * far) + opened).min(count * far * n);
+        stats.pairs += count * (known * (n - all) + far * all) + opened - again;
         stats.cells_opened += opened / CELL as u64;
         stats.known += known * n * count;
         if let Some(watch) = watch {

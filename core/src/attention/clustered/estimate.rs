@@ -194,4 +194,9 @@ impl Estimates {
         let bits = &self.opened[panel * entries..][..entries];
         bits.iter().enumerate().filter(move |(_, bits)| **bits >> lane & 1 != 0).map(|(e, _)| e)
     }
+
+    /// Keys of those that are not known.
+    pub(super) fn pairs_opened(&self, front: &Front, r: usize) -> u64 {
+        self.opened(front.entries(), r).map(|e| u64::from((!front.known_of()[e]).count_ones())).sum()
+    }
 }
