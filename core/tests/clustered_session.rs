@@ -41,6 +41,34 @@ fn work_memory_grows_with_rows() {
     }
 }
 
+/// A call without rows does nothing, whatever the session holds and knows.
+#[test]
+fn no_rows_are_attended_in_every_mode() {
+    let tokens = Tokens::new(2, [24, 16], 3 * SEGMENT + 20, 8);
+    for mode in [Mode::Accelerated, Mode::Exact, Mode::TopK, Mode::Auto] {
+        for len in [0, 20, tokens.len()] {
+            let mut session = Session::new_in(&options(&tokens, 2, mode), &memory(0)).unwrap();
+            tokens.append(&mut session, 0, len);
+            session.commit().unwrap();
+            for known in [false, true] {
+                for mask in [None, Some(Mask::None)] {
+                    for nth in [1, 3] {
+                        let (outcome, stats) = attend_all(&session, 0, mask, nth);
+                        assert!(
+                            outcome.out.is_empty() && [stats.pairs, stats.pairs_dense, stats.rows] == [0; 3],
+                            "{mode:?}"
+                        );
+                    }
+                }
+                if !known && len > 0 {
+                    attend_all(&session, 1, None, 1);
+                    attend_all(&session, len.min(65), None, 1);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn appending_in_any_chunks_gives_the_same_bits() {
     let tokens = Tokens::new(2, [40, 40], 3 * SEGMENT + 100, 3);

@@ -81,6 +81,9 @@ impl<'a> Heads<'a> {
         watch: &mut Option<Watch<'_>>,
     ) {
         let rows = self.call.q.shape()[2];
+        if rows == 0 {
+            return;
+        }
         for head in (ith..self.heads_kv).step_by(nth) {
             let block = self.block(0, head, 0, rows);
             block.attend_few(clusters(head), work, stats, watch);
