@@ -132,8 +132,13 @@ fn forged_sessions_are_refused() {
     assert!(Session::load(&forged(&bytes, long(1), &20u64.to_le_bytes()), &memory(0)).is_ok());
     refused_session(&forged(&bytes, long(2), &21u64.to_le_bytes()), "a token too many");
     refused_session(&forged(&bytes, long(7), &[2]), "what no version put behind the tokens");
-    // Keys that no index takes.
+    // Keys and numbers of directions that no index takes; the latter are told before anything is planned.
     let bytes = saved(&session(Mode::TopK, Dtype::F32, 20));
+    for (field, by) in [(11, 9u32), (12, 256), (13, 256), (12, u32::MAX)] {
+        let bad = forged(&bytes, word(field), &by.to_le_bytes());
+        refused_session(&bad, &format!("{by} in word {field}"));
+        assert_eq!(Session::peek(&bad).err().map(|e| e.status), Some(Status::Buffer), "{by} in word {field}");
+    }
     refused_session(&forged(&bytes, SESSION, &1e18f32.to_le_bytes()), "a key too long");
 }
 

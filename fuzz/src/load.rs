@@ -109,6 +109,7 @@ fn program(u: &mut Unstructured<'_>) -> Result<()> {
 }
 
 /// Loading gives the statuses that the header lists, and no others.
+#[track_caller]
 fn listed(status: ice_status) -> bool {
     let listed = [ICE_OK, ICE_ERR_BUFFER, ICE_ERR_UNSUPPORTED, ICE_ERR_NO_MEMORY, ICE_ERR_BUDGET];
     assert!(listed.contains(&status), "status {status}");

@@ -99,7 +99,10 @@ fn read_header(r: &mut Reader<'_>) -> Result<Header> {
     if w[6] > 15 || w[15] != 0 {
         return Err(OPTIONS);
     }
-    let options = options.resolve().map_err(|e| bytes::refusal(e, OPTIONS))?;
+    let refused = |e| bytes::refusal(e, OPTIONS);
+    let options = options.resolve().map_err(refused)?;
+    // What only an index takes is checked where there is one.
+    options.index().map_err(refused)?;
     if len > capacity || body(&options, len).is_none() || after > COMMON {
         return Err(MISFIT);
     }
