@@ -245,6 +245,17 @@ impl Run {
         norm(&mut self.out.iter().zip(&other.out).map(|(a, b)| f64::from(a - b)))
             / norm(&mut other.out.iter().map(|&b| f64::from(b))).max(1e-30)
     }
+
+    /// The share of rows that err by more than `most`, by their own length.
+    fn astray(&self, other: &Run, dim: usize, most: f64) -> f64 {
+        let far = |(a, b): &(&[f32], &[f32])| {
+            let off: f64 = a.iter().zip(*b).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+            let long: f64 = b.iter().map(|&b| f64::from(b).powi(2)).sum();
+            off > most * most * long
+        };
+        let n = self.out.chunks(dim).zip(other.out.chunks(dim)).filter(far).count();
+        n as f64 / (self.out.len() / dim) as f64
+    }
 }
 
 /// Runs a property on many cases, the same ones every time, more of them with `ICE_CASES=10`; it says whether cells were used, which most
@@ -309,11 +320,15 @@ fn outputs_stay_in_the_hull_of_values() {
     });
 }
 
-/// Below the finest tolerance the bits are those of exact attention; at any other the error keeps to it, but for rare rows.
+/// Below the finest tolerance the bits are those of exact attention; at any other the error keeps to it, but for rare rows of heads with
+/// outliers, and few calls have those.
 #[test]
 fn smaller_tolerances_come_to_exact_attention() {
-    const TOLERANCES: [f32; 4] = [0.1, 0.03, 0.01, 0.002];
+    // With the share of rows that may err by more than twice the tolerance.
+    const TOLERANCES: [(f32, f64); 4] = [(0.1, 0.04), (0.03, 0.2), (0.01, 0.2), (0.002, 0.2)];
     let worst = Cell::new([[0.0f64; 2]; TOLERANCES.len()]);
+    // Calls on outlying heads, and those of them that err by more than other heads may.
+    let (all, beyond) = (Cell::new(0), Cell::new(0));
     hold(16, |case| {
         let data = case.data();
         let exact = case.run(&data, case.options(0.0));
@@ -323,15 +338,19 @@ fn smaller_tolerances_come_to_exact_attention() {
         }
         let (mut used, mut most) = (false, worst.get());
         let outlying = case.kind == Kind::Outlying;
-        for (tolerance, most) in TOLERANCES.into_iter().zip(&mut most) {
+        for ((tolerance, share), most) in TOLERANCES.into_iter().zip(&mut most) {
             let run = case.run(&data, case.options(tolerance));
-            let off = run.off(&exact);
+            let (off, kept) = (run.off(&exact), 1.25 * f64::from(tolerance));
             // An aim, measured on few rows: those keep it, and others that are like them.
-            prop_assert!(off <= 1.25 * f64::from(tolerance) + case.rare(), "tolerance {tolerance}: {off}");
+            prop_assert!(off <= kept + case.rare(), "tolerance {tolerance}: {off}");
+            let astray = run.astray(&exact, case.dims[1], 2.0 * f64::from(tolerance));
+            prop_assert!(astray <= share, "tolerance {tolerance}: {astray} of the rows");
             let most = &mut most[usize::from(outlying)];
             *most = most.max(off / f64::from(tolerance));
             if cells(&run) {
                 used = true;
+                all.set(all.get() + usize::from(outlying));
+                beyond.set(beyond.get() + usize::from(off > kept));
                 let measured = run.stats.measured.mean();
                 prop_assert!(measured <= tolerance, "tolerance {tolerance}: measured {measured}");
             }
@@ -339,7 +358,10 @@ fn smaller_tolerances_come_to_exact_attention() {
         worst.set(most);
         Ok(used)
     });
+    let (all, beyond) = (all.get(), beyond.get());
     println!("times the tolerance at worst, of outlying heads second: {:.2?}", worst.get());
+    println!("{beyond} of {all} calls on outlying heads err by more than others may");
+    assert!(8 * beyond <= all, "{beyond} of {all}");
 }
 
 /// The order of keys within a segment is nobody's business but a causal row's.
