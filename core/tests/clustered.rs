@@ -242,6 +242,32 @@ fn cells_of_equal_keys_are_estimated_exactly() {
     assert!(distance(&have, &want) < 1e-5 && stats.pairs < stats.pairs_dense);
 }
 
+/// Cells of equal keys again, and a row of every block that looks so far out that its scores are rounded by hundreds: what its cells are
+/// estimated at lies above all of their keys, and nothing is left of its weights.
+#[test]
+fn rows_that_no_estimate_comes_near_are_attended_exactly() {
+    let (rows, keys, dim) = (256, 2048, 64);
+    let mut heads = Heads::new(1, 1, 2, rows, keys, [dim, 24], 0.5);
+    let kinds = noise(16 * dim, 8, 2.0);
+    heads.k.chunks_mut(dim).enumerate().for_each(|(i, k)| k.copy_from_slice(&kinds[i % 16 * dim..][..dim]));
+    for i in (0..2 * rows).filter(|i| i % 64 == 21) {
+        heads.q[i * dim..][..dim].iter_mut().for_each(|x| *x *= 1e10);
+    }
+    let (want, want_lse, _) = heads.run(Mask::None, mode(Mode::Exact, 0.0));
+    let (have, lse, stats) = heads.run(Mask::None, mode(Mode::Accelerated, 0.05));
+    assert!((1..8).contains(&stats.exact_rows.strict), "{stats:?}");
+    for i in 0..2 * rows {
+        let row = i * 24..(i + 1) * 24;
+        assert!(distance(&have[row.clone()], &want[row]) < 1e-3, "row {i}");
+        assert!(
+            (lse[i] - want_lse[i]).abs() <= 1e-6 * want_lse[i].abs().max(100.0),
+            "row {i}: {} for {}",
+            lse[i],
+            want_lse[i]
+        );
+    }
+}
+
 /// Keys that all rows see come together however they are mixed, padding or not; the last few make no segment.
 #[test]
 fn mixed_keys_come_together_where_all_rows_see_them() {

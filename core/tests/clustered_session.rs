@@ -69,6 +69,22 @@ fn no_rows_are_attended_in_every_mode() {
     }
 }
 
+/// Heads come one after the other: more of them take no more work memory, larger groups do.
+#[test]
+fn work_memory_is_for_one_kv_head() {
+    let bytes = |heads: usize, group: usize, rows: usize| {
+        let tokens = Tokens::new(heads, [64, 64], SEGMENT, 1);
+        let session = Session::new_in(&options(&tokens, group, Mode::Accelerated), &memory(0)).unwrap();
+        let mut plan = Plan::new();
+        session.work_plan(rows, &mut plan).unwrap();
+        plan.finish().unwrap().bytes
+    };
+    for rows in [1, 300] {
+        assert_eq!(bytes(1, 2, rows), bytes(3, 2, rows), "{rows} rows");
+        assert!(bytes(1, 4, rows) > bytes(1, 2, rows), "{rows} rows");
+    }
+}
+
 #[test]
 fn appending_in_any_chunks_gives_the_same_bits() {
     let tokens = Tokens::new(2, [40, 40], 3 * SEGMENT + 100, 3);

@@ -132,6 +132,11 @@ fn forged_sessions_are_refused() {
     assert!(Session::load(&forged(&bytes, long(1), &20u64.to_le_bytes()), &memory(0)).is_ok());
     refused_session(&forged(&bytes, long(2), &21u64.to_le_bytes()), "a token too many");
     refused_session(&forged(&bytes, long(7), &[2]), "what no version put behind the tokens");
+    for len in [0u64, 19] {
+        let bad = forged(&bytes, long(2), &len.to_le_bytes());
+        refused_session(&bad, "tokens that the header does not tell");
+        assert_eq!(Session::peek(&bad).err().map(|e| e.status), Some(Status::Buffer), "{len} tokens");
+    }
     // Keys and numbers of directions that no index takes; the latter are told before anything is planned.
     let bytes = saved(&session(Mode::TopK, Dtype::F32, 20));
     for (field, by) in [(11, 9u32), (12, 256), (13, 256), (12, u32::MAX)] {

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Tests of the sources rather than of what they do, or of programs built elsewhere.
-const NOT_OF_USE: [&str; 10] =
-    ["layering", "header_fresh", "docs", "links", "identity", "c_sample", "cpp_wrapper", "link_lines", "hosted", "abi"];
+const NOT_OF_USE: [&str; 9] =
+    ["layering", "header_fresh", "docs", "links", "c_sample", "cpp_wrapper", "link_lines", "hosted", "abi"];
 /// What holds bits rather than a property.
 pub const OF_BITS: [&str; 2] = ["checksums", "vectors"];
 /// Kibibytes of address space that a test may take.

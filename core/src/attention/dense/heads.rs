@@ -49,8 +49,7 @@ impl Dense<'_> {
     /// Part `ith` of `nth`, added to the statistics. What is computed for a row does not depend on `nth`.
     pub(crate) fn run(&self, work: &mut Work, ith: usize, nth: usize, stats: &mut AttentionStats, done: &Done<'_>) {
         let [batch, heads, rows, _] = self.call.q.shape();
-        let group = heads / self.heads_kv;
-        if rows <= FEW && group > 1 && !self.call.options.shared() {
+        if rows <= FEW && !self.call.options.shared() {
             return self.run_groups(work, ith, nth, stats, done);
         }
         let most = piece_rows(batch * heads, rows, nth);
