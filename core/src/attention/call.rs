@@ -8,7 +8,7 @@ use super::parts::in_parts;
 use super::problem::{Checked, Problem};
 use super::stats::AttentionStats;
 use super::{Mode, clock, clustered};
-use crate::error::{Error, Result, Status};
+use crate::error::Result;
 use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
 use crate::mem::{Layout, Maker, Memory, Objects, Plan};
 
@@ -24,7 +24,7 @@ fn with_works<T>(
     c: &Checked<'_>,
     make: impl FnOnce(&dyn Fn(&mut Maker<'_>) -> Objects<Work>) -> Result<T>,
 ) -> Result<T> {
-    let parts = parts(c)?;
+    let parts = parts(c);
     if TOP_K && c.mode == Mode::TopK {
         let index = index_options(&c.options, c.dim_k, c.rows_kv)?;
         return make(&|m| m.objects(parts, |m| Work::TopK(Part::of(|| head_topk::TopKWork::made(m, &index)))));
@@ -99,15 +99,8 @@ pub fn required(problem: &Problem<'_>) -> Result<Layout> {
 }
 
 /// Threads worth using.
-///
-/// # Errors
-/// `Unsupported` for more than one without feature `std`.
-fn parts(checked: &Checked<'_>) -> Result<usize> {
-    let parts = checked.options.num_threads.min(pieces(checked)).max(1);
-    if cfg!(feature = "std") || parts == 1 {
-        return Ok(parts);
-    }
-    Err(Error::new(Status::Unsupported, "num_threads", "threads need the std feature").value(parts as u64))
+fn parts(checked: &Checked<'_>) -> usize {
+    checked.options.num_threads.min(pieces(checked)).max(1)
 }
 
 /// Computes a whole problem. Work memory comes from `work`, all of it before the first row; `num_threads` above 1 needs

@@ -171,10 +171,7 @@ impl AttentionRoom {
             };
             InView { keys: k, values: v, masking }
         };
-        let lse = match lse {
-            Some(lse) => Some(TensorMut::new(&mut lse[..rows], [1, 1, rows, 1])?),
-            None => None,
-        };
+        let lse = lse.map(|lse| TensorMut::new(&mut lse[..rows], [1, 1, rows, 1])).transpose()?;
         let (isa, out) = (over.index.isa(), TensorMut::of(out));
         let (q, lse, masking) = (Tensor::of(over.queries), lse.as_ref(), &seen.masking);
         let call = Call { q, out: &out, lse, masking, options: &over.options, isa };

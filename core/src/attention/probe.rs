@@ -58,8 +58,7 @@ pub fn sparsity(problem: &Problem<'_>, k: usize, sample_rows: usize, mass: &mut 
     let samples = if sample_rows == 0 { SPARSITY_ROWS } else { sample_rows }.min(checked.rows_q);
     for (unit, mass) in mass.iter_mut().enumerate() {
         let (batch, head) = (unit / checked.heads_q, unit % checked.heads_q);
-        let head_kv = head / (checked.heads_q / checked.heads_kv);
-        let (keys, values) = checked.kv(problem, batch, head_kv);
+        let (keys, values) = checked.kv(problem, batch, head / (checked.heads_q / checked.heads_kv));
         let head = call.head(batch, head, keys, values);
         let (mut sum, mut rows) = (0.0f64, 0u32);
         for i in 0..samples {
