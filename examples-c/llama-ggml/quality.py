@@ -2,8 +2,9 @@
 """Quality of the llama.cpp plugin on a model, in stock binaries: perplexity, needles, greedy text.
 
     quality.py short MODEL          a minute: one text, short contexts; the form of check.sh
-    quality.py long  MODEL          hours: four texts, 4,096 and 8,192 tokens, 16,384 with YaRN, 50 prompts a kind and length;
-                                    --only perplexity, needles or greedy; --count prompts; --longest tokens; --text words of a title
+    quality.py long  MODEL          hours: four texts, 4,096 and 8,192 tokens, 16,384 with YaRN; 50 needles of a kind and
+                                    length, in ten texts; --only perplexity, needles or greedy; --count texts of needles; --longest
+                                    tokens; --text words of a title
     quality.py table                Markdown of what is there
     quality.py plot FILE.svg        needles that were found, of what is there
     quality.py texts FOLDER         writes the texts, for measure.sh and iceformer-probe
@@ -32,7 +33,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 TARGET = HERE.parent.parent / os.environ.get("CARGO_TARGET_DIR", "target")
 CACHE = pathlib.Path(os.environ.get("ICE_LLAMA_CACHE", TARGET / "llama-ggml"))
 MODES = "host,exact,auto:0.05,auto:0.02"
-KINDS = {"single": 1, "keys": 4, "values": 3, "variables": 3, "words": 1}  # questions about a text
+KINDS = ["single", "keys", "values", "variables", "words"]
+ASKED = 5  # questions of a kind about a text
 
 
 class Prose(html.parser.HTMLParser):
@@ -103,7 +105,10 @@ def texts(most=4):
 # Prompts. Descriptions of the tasks are those of the RULER benchmark; words and sentences are our own.
 FIRST = "Alder Birch Cedar Daisy Ember Fern Grove Hazel Iris Juniper Kestrel Laurel Maple Nettle Olive Poplar Quince Rowan Sorrel Thistle".split()
 SECOND = "Bridge Court Dock Farm Gate Hall House Lane Lodge Mill Park Pier Point Road Square Station Street Tower Wharf Yard".split()
-WORDS = "lantern harbour saddle copper violin garden window pepper blanket anchor candle meadow pillow ribbon turtle walnut basket mirror".split()
+WORDS = ("lantern harbour saddle copper violin garden window pepper blanket button candle meadow pillow ribbon turtle walnut basket mirror "
+         "camel tunnel kettle carpet helmet monkey pencil rocket tulip wagon zebra hammer magnet bottle").split()
+SINGLE = ["lucky number", "population", "phone number", "height in feet", "year"]
+OFTEN = ["somebody wrote down the word", "the shop sold a", "the child drew a", "the choir sang about a", "the king dreamed of a"]
 
 
 def sentences(text):
@@ -112,35 +117,29 @@ def sentences(text):
 
 
 def haystack(tokens, number, filler):
-    """Text of about so many tokens, questions of every kind, and the answers: filler sentences in order, with what is asked for at
+    """Text of about so many tokens, ASKED questions of every kind, and the answers: filler sentences in order, with what is asked for at
     places of its own. All kinds ask about one text, so that it is attended once; every value and every hop is asked by itself."""
     draw = random.Random(f"{tokens} {number}")
-    place = iter([f"{a} {b}" for a, b in zip(draw.sample(FIRST, 5), draw.sample(SECOND, 5))])
-    value, words = iter(draw.sample(range(1000, 10000), 11)), draw.sample(WORDS, 13)
+    place = iter([f"{a} {b}" for a, b in zip(draw.sample(FIRST, 2 * ASKED), draw.sample(SECOND, 2 * ASKED))])
+    value, word = iter(draw.sample(range(1000, 10000), 3 * ASKED + 1)), iter(draw.sample(WORDS, len(WORDS)))
     asked = {}
 
-    one, answer = next(place), next(value)
-    lines = [f"The lucky number of {one} is {answer}."]
-    asked["single"] = [(f"The lucky number of {one} is", answer)]
+    asked["single"] = [(f"The {what} of {next(place)} is", next(value)) for what in SINGLE]
+    asked["keys"] = [(f"The door code of {next(place)} is", next(value)) for _ in range(ASKED)]
+    thing = next(word)
+    asked["values"] = [(f"The {thing} number {which} is", next(value)) for which in ("one", "two", "three", "four", "five")]
+    chain = [next(word) for _ in range(ASKED)]
+    asked["variables"] = [(f"The value {next(value)} goes to", chain[0])] + [(f"The value of {a} goes to", b) for a, b in zip(chain, chain[1:])]
+    said = {kind: [f"{ask} {answer}." for ask, answer in asked[kind]] for kind in asked}
+    in_order = [said["values"], said["variables"]]
+    lines = sum(said.values(), [])
 
-    doors = [(f"The door code of {next(place)} is", next(value)) for _ in range(4)]
-    lines += [f"{ask} {code}." for ask, code in doors]
-    asked["keys"] = doors
+    asked["words"] = []
+    for what in OFTEN:
+        often, others = next(word), [next(word) for _ in range(3)]
+        lines += [f"{what.capitalize()} {w}." for w in [often] * 5 + others]
+        asked["words"].append((f"Most often, {what}", often))
 
-    values = [(f"The {words[0]} number {which} is", next(value)) for which in ("one", "two", "three")]
-    in_order = [[f"{ask} {v}." for ask, v in values]]
-    asked["values"] = values
-
-    chain = words[1:4]
-    hops = [(f"The value {next(value)} goes to", chain[0])] + [(f"The value of {a} goes to", b) for a, b in zip(chain, chain[1:])]
-    in_order += [[f"{ask} {to}." for ask, to in hops]]
-    asked["variables"] = hops
-
-    often, others = words[4], words[5:]
-    lines += [f"Somebody wrote down the word {w}." for w in [often] * 8 + others]
-    asked["words"] = [("Most often, somebody wrote down the word", often)]
-
-    lines += sum(in_order, [])
     room = tokens * 4 - sum(len(s) + 1 for s in lines)
     start = draw.randrange(len(filler))
     body = []
@@ -205,7 +204,7 @@ class Program:
         return [json.loads(line) for line in out.stdout.splitlines()]
 
 
-def run(model, results, modes, lengths=(), needle_lengths=(), count=50, greedy=(), most_texts=4, title_has=""):
+def run(model, results, modes, lengths=(), needle_lengths=(), count=10, greedy=(), most_texts=4, title_has=""):
     """lengths: (tokens, YaRN or None); greedy: (tokens, prompts, tokens to write)."""
     needle_modes = ",".join(modes.split(",")[:3])
     program = Program(model)
@@ -226,8 +225,9 @@ def run(model, results, modes, lengths=(), needle_lengths=(), count=50, greedy=(
     for tokens in needle_lengths:
         for i in range(count):
             about = {**program.about, "kind": "needles", "tokens": tokens}
-            results.make(f"{name} needles {tokens} {i} {needle_modes}", about,
-                         lambda: program.run("needles", json.dumps(haystack(tokens, i, filler), ensure_ascii=False), needle_modes, 8))
+            text = json.dumps(haystack(tokens, i, filler), ensure_ascii=False)
+            mark = hashlib.sha256(text.encode()).hexdigest()[:8]
+            results.make(f"{name} needles {tokens} {i} {mark} {needle_modes}", about, lambda: program.run("needles", text, needle_modes, 8))
     for tokens, prompts, steps in greedy:
         for i in range(prompts):  # of all texts in turn
             title = list(all_texts)[i % len(all_texts)]
@@ -249,7 +249,7 @@ def table(all_results):
                 rise = lambda what: f"{100 * (r[what] / host[what] - 1):+.2f} %"
                 print(f"| {one['text']} | {one['tokens']} | {one['yarn'] or '-'} | {r['mode']} | {r['perplexity']:.3f} | {rise('perplexity')} | "
                       f"{rise('second_half')} | {r['kl']:.5f} | {100 * r['same']:.1f} % | {r['seconds']:.1f} |")
-        needles = [o for o in mine if o["kind"] == "needles"]
+        needles = needles_of(mine)
         for tokens in sorted({o["tokens"] for o in needles}):
             rows = [o["results"][0] for o in needles if o["tokens"] == tokens]
             modes = [m for m in rows[0] if m != "tokens"]
@@ -257,11 +257,12 @@ def table(all_results):
                   f"questions that one answers and the other does not\n")
             print(f"| kind | {' | '.join(modes)} | of |{''.join(f' {modes[0]} only, {m} only |' for m in modes[1:])}")
             print(f"|---|{'---|' * (2 * len(modes))}")
-            for kind, n in KINDS.items():
-                right = {m: sum((right_of(r, m, kind) for r in rows), []) for m in modes}
+            for kinds in [[kind] for kind in KINDS] + [KINDS]:
+                right = {m: sum((right_of(r, m, kind) for r in rows for kind in kinds), []) for m in modes}
                 only = lambda a, b: sum(x > y for x, y in zip(right[a], right[b]))
                 beside = "".join(f" {only(modes[0], m)}, {only(m, modes[0])} |" for m in modes[1:])
-                print(f"| {kind} | {' | '.join(str(sum(right[m])) for m in modes)} | {n * len(rows)} |{beside}")
+                name = kinds[0] if len(kinds) == 1 else "all"
+                print(f"| {name} | {' | '.join(str(sum(right[m])) for m in modes)} | {len(right[modes[0]])} |{beside}")
         greedy = [o for o in mine if o["kind"] == "greedy"]
         if greedy:
             modes = [m for m in greedy[0]["results"][0] if m not in ("prompt", "host")]
@@ -273,14 +274,19 @@ def table(all_results):
                 print(f"| {r['prompt'] + 1}, {one['text']} | {one['tokens']} | {' | '.join(said)} |")
 
 
+def needles_of(all_results):
+    """Those that were asked as haystack() asks now: a file may hold older ones."""
+    return [o for o in all_results if o["kind"] == "needles" and len(o["results"][0]["host"]) == ASKED * len(KINDS)]
+
+
 def right_of(row, mode, kind):
     """Answers of a kind to one text: 1 where right."""
-    begin = sum(list(KINDS.values())[:list(KINDS).index(kind)])
-    return row[mode][begin:begin + KINDS[kind]]
+    begin = ASKED * KINDS.index(kind)
+    return row[mode][begin:begin + ASKED]
 
 
 def plot(all_results, path):
-    needles = [o for o in all_results if o["kind"] == "needles"]
+    needles = needles_of(all_results)
     lengths = sorted({o["tokens"] for o in needles})
     if not needles:
         sys.exit("no needles yet")
@@ -313,7 +319,7 @@ def main():
     parser.add_argument("model", nargs="?", metavar="MODEL, FOLDER or FILE")
     parser.add_argument("--results", default=CACHE / "quality.jsonl")
     parser.add_argument("--only", choices=["perplexity", "needles", "greedy"])
-    parser.add_argument("--count", type=int, default=50, help="prompts of a kind and length")
+    parser.add_argument("--count", type=int, default=10, help="texts of needles of a length; each is asked five questions of every kind")
     parser.add_argument("--longest", type=int, default=16384, help="tokens")
     parser.add_argument("--text", default="", help="perplexity of texts with this in their title")
     options = parser.parse_args()

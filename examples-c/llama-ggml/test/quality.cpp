@@ -5,7 +5,7 @@
 //   quality greedy     <libraries> <plugin> <model> <text> <modes> <tokens> <number> <prompts> <tokens to write>
 //
 // A prompt has "prompt", the text; "questions" and "answers", parted by "|": right where it is written before the end of
-// the line. Modes and the environment are those of bench.cpp.
+// the sentence. Modes and the environment are those of bench.cpp.
 
 #include "driver.h"
 #include "host.h"
@@ -123,27 +123,28 @@ template <typename F> void feed_prompt(llama_context * ctx, const std::string & 
     feed(ctx, Tokens(middle, prompt.end()), false, each);
 }
 
-// The answer to every question after a text. Questions share the text: what one of them added is removed before the next.
-std::vector<std::string> answers(const std::string & mode, const Tokens & text, const std::vector<std::string> & questions, int steps,
-                                 std::vector<uint8_t> & state) {
+// What is written to every question after a text, until its answer is there or the sentence ends. Questions share the text: what
+// one of them added is removed before the next.
+std::vector<std::string> answers(const std::string & mode, const Tokens & text, const std::vector<std::string> & questions,
+                                 const std::vector<std::string> & wanted, int steps, std::vector<uint8_t> & state) {
     constexpr int QUESTION = 256; // tokens of room
     Context ctx = context(model, mode, int(text.size()) + QUESTION + steps, threads_of());
     feed_prompt(ctx.get(), mode, text, state, [](size_t, const float *) {});
     std::vector<std::string> out;
-    for (const std::string & question : questions) {
+    for (size_t q = 0; q < questions.size(); q++) {
         std::string said;
         llama_token next = 0;
         auto take = [&](size_t, const float * logits) { next = largest(logits); };
-        feed(ctx.get(), tokens_of(model, question, false), false, take);
+        feed(ctx.get(), tokens_of(model, questions[q], false), false, take);
         for (int i = 0; i < steps; i++) {
             said += piece_of(model, next);
-            if (said.find('\n') != std::string::npos) {
+            if (said.find_first_of(".\n") != std::string::npos || said.find(wanted[q]) != std::string::npos) {
                 break;
             }
             feed(ctx.get(), Tokens{next}, false, take);
         }
         llama_memory_seq_rm(llama_get_memory(ctx.get()), 0, llama_pos(text.size()), -1);
-        out.push_back(said.substr(0, said.find('\n')));
+        out.push_back(said.substr(0, said.find_first_of(".\n")));
     }
     return out;
 }
@@ -156,7 +157,7 @@ int needles(const char * path, const std::vector<std::string> & modes, int steps
         printf("{\"tokens\": %zu", text.size());
         for (const std::string & mode : modes) {
             const double begin = now();
-            const std::vector<std::string> said = answers(mode, text, questions, steps, state);
+            const std::vector<std::string> said = answers(mode, text, questions, wanted, steps, state);
             printf(", \"%s\": [", mode.c_str());
             for (size_t i = 0; i < said.size(); i++) {
                 printf("%s%d", i ? ", " : "", int(said[i].find(wanted[i]) != std::string::npos));
