@@ -5,8 +5,8 @@
 mod tiny;
 
 use iceformer_bench::model::{Kind, Model, default_model};
-use iceformer_bench::probe::advice::{Quality, layers};
-use iceformer_bench::probe::{Outcome, Settings, measure, page};
+use iceformer_bench::probe::advice::{Quality, choose, layers, lost_after, whole};
+use iceformer_bench::probe::{Batch, Layer, Outcome, Settings, measure, page};
 use iceformer_core::attention::{AttentionOptions, Mode};
 use iceformer_core::mem::Dtype;
 use std::path::PathBuf;
@@ -47,18 +47,22 @@ fn probe(model: &Model, mode: Mode, tolerances: &[f32]) -> Vec<Outcome> {
     outcomes
 }
 
-/// A line for every layer, the settings, and charts of every tolerance.
-fn read(model: &Model, outcomes: &[Outcome]) {
-    let s = model.weights.shape;
-    let about = page::About {
+fn about(shape: [usize; 4], steps: usize) -> page::About {
+    page::About {
         model: "tiny.gguf".into(),
         texts: "lines".into(),
-        shape: [s.layers, s.heads_q, s.heads_kv, s.dim],
-        tokens: [PROMPT, 512, STEPS],
+        shape,
+        tokens: [PROMPT, 512, steps],
         kv: "f16".into(),
         isa: "any".into(),
         threads: 1,
-    };
+    }
+}
+
+/// A line for every layer, the settings, and charts of every tolerance.
+fn read(model: &Model, outcomes: &[Outcome]) {
+    let s = model.weights.shape;
+    let about = about([s.layers, s.heads_q, s.heads_kv, s.dim], STEPS);
     let quality = vec![Quality { perplexity: [10.0, 10.05], divergence: 0.001, same: 0.99 }; outcomes.len()];
     let text = page::markdown(&about, outcomes, &quality, ["a.svg", "b.svg"]);
     println!("{text}");
@@ -67,9 +71,32 @@ fn read(model: &Model, outcomes: &[Outcome]) {
     }
     assert!(text.contains("ICE_TOLERANCE=") && text.contains("+0.50 %") && text.contains("(a.svg)"));
     assert_eq!(text.contains("`ICE_TOLERANCE=0`"), outcomes.iter().all(|o| layers(o).is_empty()));
+    let lost = |o: &Outcome| lost_after(whole(o, &layers(o)), STEPS);
+    let warned = choose(outcomes, &quality).is_some_and(|i| lost(&outcomes[i]).is_some());
+    assert_eq!(text.contains("**Warning: single tokens lose"), warned);
     for chart in page::charts(outcomes).expect("charts") {
         assert!(outcomes.iter().all(|o| chart.contains(&format!("tolerance {}", o.tolerance))));
     }
+}
+
+#[test]
+fn a_warning_where_single_tokens_lose() {
+    // The prompt saves 2 s, a token loses 0.05 or 0.005 s.
+    let page = |steps: usize, seconds: f64| {
+        let prompt = vec![Batch { end: PROMPT, seconds: [4.0, 2.0] }];
+        let layer = Layer { prompt, steps: [1.0, seconds], squares: [0.0009, 1.0], ..Layer::default() };
+        page::markdown(
+            &about([1, 1, 1, 8], steps),
+            &[Outcome { tolerance: 0.05, layers: vec![layer] }],
+            &[],
+            ["a", "b"],
+        )
+    };
+    let (few, many, none) = (page(10, 1.5), page(1000, 6.0), page(10, 0.5));
+    assert!(few.contains("**Warning: single tokens lose at this length.** After 40 of them"), "{few}");
+    assert!(few.contains("set `ICE_TOLERANCE=0`") && few.contains("`--steps 256`"));
+    assert!(many.contains("After 400 of them") && !many.contains("--steps"), "{many}");
+    assert!(none.contains("`ICE_TOLERANCE=0.05`") && !none.contains("Warning"), "{none}");
 }
 
 #[test]

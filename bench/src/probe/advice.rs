@@ -4,6 +4,8 @@ use super::Outcome;
 
 /// A layer gains from this ratio of exact to accelerated seconds on.
 pub const GAIN: f64 = 1.1;
+/// Single tokens lose from this ratio of accelerated to exact seconds on: less is noise of the clock.
+pub const LOSS: f64 = 1.05;
 /// Perplexity may rise by so much.
 pub const PERPLEXITY: f64 = 0.01;
 /// Without a perplexity: the 99th percentile of rows may be so many tolerances.
@@ -49,6 +51,25 @@ pub fn by_length(outcome: &Outcome, layers: &[usize]) -> Vec<(usize, [f64; 2])> 
         (outcome.layers[0].prompt[i].end, sums)
     };
     (0..batches).map(at).collect()
+}
+
+/// Seconds of the prompt and of all single tokens after it, each with all layers exact and with `layers` accelerated.
+pub fn whole(outcome: &Outcome, layers: &[usize]) -> [[f64; 2]; 2] {
+    let mut sums = [[0.0; 2]; 2];
+    for (l, layer) in outcome.layers.iter().enumerate() {
+        for (sum, [exact, fast]) in sums.iter_mut().zip([layer.seconds(), layer.steps]) {
+            *sum = [sum[0] + exact, sum[1] + if layers.contains(&l) { fast } else { exact }];
+        }
+    }
+    sums
+}
+
+/// Single tokens, of `steps` that were measured, after which they have lost what the prompt saved; `None` where they lose nothing to
+/// speak of.
+pub fn lost_after([prompt, tokens]: [[f64; 2]; 2], steps: usize) -> Option<usize> {
+    let [exact, fast] = tokens;
+    let saved = f64::max(prompt[0] - prompt[1], 0.0);
+    (fast > LOSS * exact).then(|| (saved * steps as f64 / (fast - exact)) as usize)
 }
 
 /// Length from which on prompts take less time, this one and all longer ones; `None` where they never do.
@@ -114,6 +135,20 @@ mod tests {
         assert_eq!(pays_from(&o, &[1]), None);
         let (length, [exact, fast]) = by_length(&o, &[0, 1])[1];
         assert!(length == 4096 && (exact - 10.0).abs() < 1e-9 && (fast - 2.0 - 4.0 / 3.0 - 8.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn single_tokens_that_lose() {
+        let with = |steps| Layer { steps, ..layer(2.0, 0.03) };
+        // The second layer is left exact.
+        let o = outcome(0.05, vec![with([1.0, 1.5]), with([1.0, 9.0])]);
+        assert_eq!(whole(&o, &[0]), [[10.0, 8.0], [2.0, 2.5]]);
+        // 2 s saved, 0.05 s lost with each of 10 tokens.
+        assert_eq!(lost_after(whole(&o, &[0]), 10), Some(40));
+        assert_eq!(lost_after([[1.0, 2.0], [1.0, 2.0]], 10), Some(0));
+        assert_eq!(lost_after([[10.0, 8.0], [2.0, 2.04]], 10), None);
+        assert_eq!(lost_after([[10.0, 8.0], [2.0, 1.0]], 10), None);
+        assert_eq!(lost_after([[10.0, 8.0], [0.0, 0.0]], 0), None);
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! One page about a probe: Markdown and two charts.
 
-use super::advice::{GAIN, PERPLEXITY, Quality, by_length, choose, layers, pays_from, ranges};
+use super::advice::{GAIN, PERPLEXITY, Quality, by_length, choose, layers, lost_after, pays_from, ranges, whole};
 use super::{Layer, Outcome};
 use crate::plot::{Axis, Chart, Scale, Series};
 use std::error::Error;
 use std::fmt::Write;
+
+/// Single tokens from which on the dearer first ones are few among them.
+const SETTLED: usize = 256;
 
 /// What was probed, in words.
 #[derive(Clone, Debug)]
@@ -94,26 +97,36 @@ fn advice(outcomes: &[Outcome], quality: &[Quality], chosen: Option<usize>, [pro
         Some(length) => write!(out, ". It pays from prompts of {length} tokens on.").ok(),
         None => write!(out, ". It does not pay over the whole prompt at this length.").ok(),
     };
-    let all = sum(o.layers.iter().map(Layer::seconds));
-    let own = sum(gain.iter().map(|&l| o.layers[l].seconds()));
-    // Layers that are left exact take their exact time.
-    let mixed = [all[0], own[1] + all[0] - own[0]];
+    let seconds = whole(o, &gain);
+    let [[exact, mixed], tokens] = seconds;
     write!(
         out,
-        " Attention of {prompt} tokens takes {:.2} s instead of {:.2} s, {:.1} times less.",
-        mixed[1],
-        mixed[0],
-        times(mixed)
+        " Attention of {prompt} tokens takes {mixed:.2} s instead of {exact:.2} s, {:.1} times less.",
+        times([exact, mixed])
     )
     .ok();
     if steps > 0 {
-        let all = sum(o.layers.iter().map(|l| l.steps));
-        let own = sum(gain.iter().map(|&l| o.layers[l].steps));
-        let [exact, mixed] = [all[0], own[1] + all[0] - own[0]].map(|s| 1e3 * s / steps as f64);
+        let [exact, mixed] = tokens.map(|s| 1e3 * s / steps as f64);
         write!(out, " That of a single token after it takes {mixed:.1} ms instead of {exact:.1} ms.").ok();
     }
     if let Some(q) = quality.get(i) {
         write!(out, " Perplexity: {:+.2} %.", 100.0 * q.rise()).ok();
+    }
+    if let Some(written) = lost_after(seconds, steps) {
+        // No setting of the plugin keeps single tokens alone exact.
+        write!(
+            out,
+            "\n\n**Warning: single tokens lose at this length.** After {written} of them the time that the prompt saved is lost. For longer \
+             answers to prompts of {prompt} tokens set `ICE_TOLERANCE=0`; longer prompts may do better: probe them with `-n`."
+        )
+        .ok();
+        if steps < SETTLED {
+            write!(
+                out,
+                " The first tokens after a prompt are dearer than those that follow, as some are attended both ways: `--steps {SETTLED}` tells more."
+            )
+            .ok();
+        }
     }
     out
 }
