@@ -5,7 +5,9 @@
 #                    source that node-llama-cpp carries; skipped with a line where these cannot be had
 #   check.sh chat    some minutes more: node-llama-cpp itself, by npm. A saved state restored, two sequences at once, a shifted context, a
 #                    chat session; without the plugin, exact and accelerated
-#   check.sh long    that, and llama-perplexity, llama-bench and llama-server built from the PyPI source package of llama-cpp-python
+#   check.sh server  a few minutes: llama.cpp's server of the PyPI package xllamacpp (a wheel; headers from its source package), two clients
+#                    at once; without the plugin, exact and accelerated
+#   check.sh long    these, and llama-perplexity, llama-bench and llama-server built from the PyPI source package of llama-cpp-python
 #                    (half an hour on two cores); LLAMA_SOURCE and LLAMA_BUILD name a tree and a build that exist already
 #
 # ICE_LLAMA_CACHE  where packages and builds are kept; default: llama-ggml in cargo's target folder
@@ -178,8 +180,67 @@ PY
   echo "llama.cpp plugin, node-llama-cpp: ok"
 }
 
+server() {
+  command -v python3 >/dev/null || skip "python3 is missing"
+  local version=2026.10.11549 mode folder
+  folder=$cache/xllamacpp-$version
+  source=$folder/thirdparty/llama.cpp
+  if [ ! -e "$source/include/llama.h" ]; then
+    (cd "$cache" && python3 -m pip -q download --no-deps --no-binary xllamacpp "xllamacpp==$version" -d . >/dev/null 2>&1) ||
+      skip "pip cannot fetch the source of xllamacpp $version"
+    quiet tar xzf "$folder.tar.gz" -C "$cache"
+    rm -f "$folder.tar.gz"
+  fi
+  if [ ! -e "$folder/venv/ready" ]; then
+    python3 -m venv "$folder/venv"
+    "$folder/venv/bin/pip" -q install --no-deps --only-binary xllamacpp "xllamacpp==$version" >/dev/null 2>&1 || skip "no wheel of xllamacpp $version"
+    touch "$folder/venv/ready"
+  fi
+  build=$cache/build-server
+  quiet cmake -S "$here" -B "$build" -DLLAMA_SOURCE="$source" -DICEFORMER_LIBRARY="$archive"
+  quiet cmake --build "$build" --parallel 2
+  plugin=$build/libggml-iceformer.so
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  model_for "$cache/build" trained
+  case $model in *random.gguf) skip "the server needs a model with a vocabulary: ICE_TEST_MODEL" ;; esac
+  find "$source/ggml/src" "$source/src" -maxdepth 1 -name '*.cpp' | sort | { xargs cat 2>/dev/null || true; } | head -c 60000 >"$work/text"
+  for mode in none exact auto; do
+    case $mode in none) set -- ;; *) set -- "$plugin" ;; esac
+    ICE_MODE=$mode ICE_STATS=1 BENCH_THREADS=${ICE_TEST_THREADS:-2} "$folder/venv/bin/python" "$here/test/server.py" "$model" "$work/text" "$@" \
+      >"$work/$mode" 2>"$work/$mode.log" || { tail -20 "$work/$mode.log" >&2; stop "llama.cpp's server, $mode"; }
+  done
+  grep -Eq 'attention ops: [1-9][0-9]* accelerated' "$work/auto.log" || stop "llama.cpp's server got no accelerated attention"
+  grep -Eq 'attention ops: 0 accelerated, [1-9]' "$work/exact.log" || stop "llama.cpp's server got no exact attention"
+  python3 - "$work" <<'PY' || stop "texts of llama.cpp's server"
+import json, sys
+modes = {m: [json.loads(line) for line in open(f"{sys.argv[1]}/{m}")] for m in ("none", "exact", "auto")}
+wrong = []
+same = lambda a, b: next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+# Rounding decides ties, so that texts differ, those of the host from what its slot kept, too. What the host likes best is liked elsewhere.
+def nats(a, b):
+    best = max(a, key=a.get)
+    return abs(a[best] - b.get(best, -99.0))
+for m, (first, again) in modes.items():
+    for client in (0, 1):
+        one, later = (r["answers"][client] for r in (first, again))
+        host = modes["none"][0]["answers"][client]
+        far = [nats(host["first"], a["first"]) for a in (one, later)]
+        print(f"{m}, client {client + 1}, {one['prompt']} tokens: {one['pieces']} pieces, {len(one['text'])} characters; like the host's: "
+              f"{same(one['text'], host['text'])}; again from the slot: {same(one['text'], later['text'])}; the host's first token: "
+              f"{far[0]:.3f} and {far[1]:.3f} nats from the host's")
+        wrong += [f"{m}: too few pieces"] if min(one["pieces"], later["pieces"]) < 3 else []
+        wrong += [f"{m}: the slot kept nothing"] if later["prompt"] > 8 else []
+        wrong += [f"{m}: another first token"] if max(far) > 0.5 else []
+    print(f"{m}: both prompts and answers {first['seconds']} s, again from the slots {again['seconds']} s")
+sys.exit("; ".join(wrong) or 0)
+PY
+  echo "llama.cpp plugin, llama.cpp's server in Python: ok"
+}
+
 long() {
   (chat) # which may skip
+  (server)
   local threads=${ICE_TEST_THREADS:-2}
   command -v python3 >/dev/null || skip "python3 is missing"
   source=${LLAMA_SOURCE:-$cache/llama-cpp-python/vendor/llama.cpp}
@@ -263,6 +324,7 @@ PY
 case ${1:-short} in
   short) short ;;
   chat) chat ;;
+  server) server ;;
   long) long ;;
-  *) stop "usage: check.sh [chat|long]" ;;
+  *) stop "usage: check.sh [chat|server|long]" ;;
 esac
