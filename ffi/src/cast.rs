@@ -287,6 +287,16 @@ mod tests {
     }
 
     #[test]
+    fn structs_that_nobody_prepared_are_told_so() {
+        let told = |size| embedded::<ice_query_options>(size, "options").err().and_then(|e| e.message()).map(|m| m.1);
+        assert_eq!(told(SIZE), None);
+        assert!(told(0).is_some_and(|why| why.contains("init function")));
+        for size in [1, SIZE - 1, SIZE + 1, u32::MAX] {
+            assert!(told(size).is_some_and(|why| why.contains("this version")), "{size}");
+        }
+    }
+
+    #[test]
     fn longer_structs_pass_only_with_a_zero_tail() {
         let mut g = grown();
         assert_eq!(read(&g).map(|o| o.k), Ok(5));

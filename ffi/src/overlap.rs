@@ -125,6 +125,8 @@ mod tests {
                 place(4 * (20 + draw(60)), shape, strides)
             };
             let (a, b) = (any(), any());
+            let last = bytes(&a).last().copied();
+            assert!(last.is_none_or(|last| a.end() == last + 1), "{:?} ends at {}", (a.base, a.dims), a.end());
             let want = !bytes(&a).is_disjoint(&bytes(&b));
             assert!(a.overlaps(&b) == want && b.overlaps(&a) == want, "{:?} {:?}", (a.base, a.dims), (b.base, b.dims));
             (yes, no) = (yes + usize::from(want), no + usize::from(!want));

@@ -53,10 +53,8 @@ impl<'a> Certificate<'a> {
     /// here at most; else it is several times what is seen. `query` is the length of the query.
     pub(in crate::attention) fn slack(&self, batch: usize, head: usize, row: usize, query: f64) -> f64 {
         let mut logit = query * f64::from(self.scale) * f64::from(self.longest[0]);
-        if self.softcap > 0.0 {
-            // The hyperbolic tangent has an error of its own.
-            logit += 4.0 * f64::from(self.softcap).min(logit);
-        }
+        // The hyperbolic tangent of a softcap has an error of its own.
+        logit += 4.0 * f64::from(self.softcap).min(logit);
         if let Some(bias) = self.masking.bias(batch, head) {
             let top = largest_bias(&bias, row, self.masking.visible(batch, row));
             // Logits that count lie not far below the largest.
