@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
         let mut window = [0; CHECKSUM + CHUNK];
         let mut held = 0;
         loop {
-            let n = (self.from)(&mut window[held..]).min(window.len() - held);
+            let n = (self.from)(&mut window[held..][..CHUNK]).min(CHUNK);
             let all = held + n;
             held = all.min(CHECKSUM);
             self.sum.update(&window[..all - held]);

@@ -132,6 +132,14 @@ fn forged_sessions_are_refused() {
     assert!(Session::load(&forged(&bytes, long(1), &20u64.to_le_bytes()), &memory(0)).is_ok());
     refused_session(&forged(&bytes, long(2), &21u64.to_le_bytes()), "a token too many");
     refused_session(&forged(&bytes, long(7), &[2]), "what no version put behind the tokens");
+    // Version 0.1 put more behind the tokens: such bytes are read to their end, no more at once than others.
+    for more in [0, 1, 1020, 1024, 5000] {
+        let body = [&bytes[..bytes.len() - 4], &vec![7; more + 4]].concat();
+        let old = forged(&body, long(7), &[1]);
+        let mut at = 0;
+        assert_eq!(Session::load_from(&mut source(&old, &mut at), &memory(0)).unwrap().len(), 20, "{more} more");
+        assert_eq!((at, Session::load(&old, &memory(0)).unwrap().len()), (old.len(), 20), "{more} more");
+    }
     for len in [0u64, 19] {
         let bad = forged(&bytes, long(2), &len.to_le_bytes());
         refused_session(&bad, "tokens that the header does not tell");
