@@ -70,7 +70,7 @@ fn read(model: &Model, outcomes: &[Outcome]) {
         assert_eq!(text.lines().filter(|line| line.starts_with(&format!("| {l} | "))).count(), 1, "layer {l}");
     }
     assert!(text.contains("ICE_TOLERANCE=") && text.contains("+0.50 %") && text.contains("(a.svg)"));
-    assert_eq!(text.contains("`ICE_TOLERANCE=0`"), outcomes.iter().all(|o| layers(o).is_empty()));
+    assert_eq!(text.contains("Exact attention, `ICE_TOLERANCE=0`"), outcomes.iter().all(|o| layers(o).is_empty()));
     let lost = |o: &Outcome| lost_after(whole(o, &layers(o)), STEPS);
     let warned = choose(outcomes, &quality).is_some_and(|i| lost(&outcomes[i]).is_some());
     assert_eq!(text.contains("**Warning: single tokens lose"), warned);
