@@ -154,11 +154,9 @@ fn auto_keeps_the_tolerance_on_every_family() {
     assert!(failed.is_empty(), "{}:\n{}", failed.len(), failed.join("\n"));
 }
 
-/// What sampled rows have in common moves no head by a wrong vector: heads on the keys of topics, each looked at by itself, for
-/// which twice the share of rows may be far off. A row that misses the one key it looks for has another output of about the same
-/// length: it errs by 1 to 1.4. A row that is moved errs by more.
-#[test]
-fn no_head_of_a_group_is_moved() {
+/// Heads on the keys of topics, each looked at by itself, for which twice the share of rows may be far off. No row may err by more than
+/// `most`.
+fn hold_single_heads(most: f64) {
     let topics = FAMILIES.iter().find(|family| family.name == "topics").expect("a family of that name");
     let mut failed = Vec::new();
     let mut count = 0;
@@ -183,7 +181,7 @@ fn no_head_of_a_group_is_moved() {
                 );
                 println!("{what}");
                 count += 1;
-                let kept = mean <= 1.5 * TOLERANCE && beyond <= 0.04 && worst <= 1.42;
+                let kept = mean <= 1.5 * TOLERANCE && beyond <= 0.04 && worst <= most;
                 if !kept {
                     failed.push(what);
                 }
@@ -191,4 +189,18 @@ fn no_head_of_a_group_is_moved() {
         }
     }
     assert!(failed.is_empty(), "{} of {count}:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// What sampled rows have in common moves no head by a wrong vector. A row that misses the one key it looks for has another output of
+/// about the same length: it errs by 1 to 1.4. A row that is moved errs by more.
+#[test]
+fn no_head_of_a_group_is_moved() {
+    hold_single_heads(1.42);
+}
+
+/// No row misses the one key that it looks for.
+#[test]
+#[ignore = "not reached yet: one row each of 12 of 46 heads, bench/notes/2026-11-25-worst-rows.md"]
+fn no_row_misses_its_key() {
+    hold_single_heads(1.0);
 }

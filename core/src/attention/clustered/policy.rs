@@ -43,8 +43,8 @@ pub(super) const FEW_ROWS: usize = 128;
 /// A key that weighs so much in a sampled row is known.
 pub(super) const CUT: f32 = 0.0015;
 
-/// The same for a session's few rows, which all read what is known. At 0.0015 they score 13 in place of 9 % of the pairs of layer 4 of
-/// SmolLM2 at 8,192 tokens, with 1.2 in place of 1.8 % error.
+/// The same for a session's few rows, which all read what is known. At 0.0015 steps are 2.6 in place of 3.0 times as fast as exact ones on
+/// SmolLM2 at 8,192 tokens and 2.0 in place of 2.1 on ice-tiny, with errors of 0.7 to 2.1 in place of 1.1 to 2.4 %.
 pub(super) const STEP_CUT: f32 = 0.006;
 
 /// Notes of heavy keys of a block's sampled rows before those of less weight are left out.
