@@ -5,29 +5,13 @@
 
 mod common;
 
-use common::{memory, noise};
+use common::{kept, memory, noise};
 use iceformer_core::Status;
 use iceformer_core::dci::{Directions, Engine, Index, IndexOptions, Metric, Neighbor, QueryOptions, Scratch};
 use iceformer_core::mem::{Memory, Plan, Rows};
-use std::sync::Mutex;
 
 const DIM: usize = 10;
 const METRICS: [Metric; 3] = [Metric::InnerProduct, Metric::L2, Metric::Cosine];
-
-/// Bytes that outlive every index, at `off` bytes from an aligned address.
-fn kept(bytes: &[u8], off: usize) -> &'static [u8] {
-    // Still reachable in the end: no leak.
-    static ALL: Mutex<Vec<&[u64]>> = Mutex::new(Vec::new());
-    let mut words = vec![0u64; bytes.len() / 8 + 2];
-    // SAFETY: words are bytes.
-    let (_, all, _) = unsafe { words.align_to_mut::<u8>() };
-    all[off..][..bytes.len()].copy_from_slice(bytes);
-    let words: &'static [u64] = words.leak();
-    ALL.lock().unwrap().push(words);
-    // SAFETY: words are bytes.
-    let (_, all, _) = unsafe { words.align_to::<u8>() };
-    &all[off..][..bytes.len()]
-}
 
 fn saved(index: &Index) -> Vec<u8> {
     let mut bytes = vec![0; index.save_len()];

@@ -8,6 +8,7 @@ use iceformer_core::attention::{AttentionOptions, Mask};
 use iceformer_core::mem::{Hooks, Memory};
 use std::alloc::Layout;
 use std::ffi::c_void;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Blocks taken so far through [`memory`], by any test of this program.
@@ -128,4 +129,19 @@ pub fn worst(got: &[f32], want: &[f64], dim: usize) -> f64 {
             (err.sqrt()) / size.sqrt().max(1e-3)
         })
         .fold(0.0, f64::max)
+}
+
+/// Bytes that outlive every index, at `off` bytes from an aligned address.
+pub fn kept(bytes: &[u8], off: usize) -> &'static [u8] {
+    // Still reachable in the end: no leak.
+    static ALL: Mutex<Vec<&[u64]>> = Mutex::new(Vec::new());
+    let mut words = vec![0u64; bytes.len() / 8 + 2];
+    // SAFETY: words are bytes.
+    let (_, all, _) = unsafe { words.align_to_mut::<u8>() };
+    all[off..][..bytes.len()].copy_from_slice(bytes);
+    let words: &'static [u64] = words.leak();
+    ALL.lock().unwrap().push(words);
+    // SAFETY: words are bytes.
+    let (_, all, _) = unsafe { words.align_to::<u8>() };
+    &all[off..][..bytes.len()]
 }
