@@ -26,6 +26,9 @@ const NONE: f32 = 1e-12;
 /// Pairs of a row and a key up to which f64 is asked.
 const PAIRS: usize = 200_000;
 
+/// Pairs after which a program attends no more: it would run for minutes under a sanitizer.
+const ENOUGH: usize = 6_000_000;
+
 pub fn run(data: &[u8]) {
     let budget = Budget::new(256 << 20);
     let _ = program(&mut Unstructured::new(data), &budget);
@@ -61,7 +64,7 @@ fn program(u: &mut Unstructured<'_>, budget: &Budget) -> Result<()> {
     let [session, twin] = [(); 2].map(|()| Session::new_in(&o, &memory).expect("valid options and enough memory"));
     let spread = *u.choose(&[0.5, 0.1, 0.02])?;
     let heads = vec![Head::default(); heads_kv];
-    let mut run = Run { session, twin, told: false, heads, o, budget, spread, seed: 0 };
+    let mut run = Run { session, twin, told: false, heads, o, budget, spread, pairs: 0, seed: 0 };
     // Programs longer than this only repeat themselves.
     for _ in 0..24 {
         if u.is_empty() {
@@ -84,6 +87,8 @@ struct Run<'a> {
     budget: &'a Budget,
     /// Of rows around their centres.
     spread: f32,
+    /// Pairs of rows and keys so far.
+    pairs: usize,
     seed: u64,
 }
 
@@ -232,6 +237,10 @@ impl Run<'_> {
 
     fn attend(&mut self, rows: usize, u: &mut Unstructured<'_>) -> Result<()> {
         let (o, len) = (self.o, self.len());
+        self.pairs += o.heads_q * rows * len;
+        if self.pairs > ENOUGH {
+            return Ok(());
+        }
         self.seed += 1;
         let q = noise(o.heads_q * rows * o.dim_k, self.seed, 2.0);
         let prefix: Vec<u64> = (0..rows as u64).map(|i| (i * 37 + self.seed) % (len as u64 + 2)).collect();
