@@ -131,7 +131,7 @@ pub fn report(folder: &Path, accepted: &Path) {
     let accepted = fs::read_to_string(accepted).expect("accepted");
     let accepted: Vec<&str> =
         accepted.lines().map(|l| l.split('#').next().unwrap().trim()).filter(|l| !l.is_empty()).collect();
-    let (mut share, mut spread, mut all) = (0.0, 0.0, 0.0);
+    let (mut share, mut below, mut above, mut all) = (0.0, 0.0, 0.0, 0.0);
     let mut missed = Vec::new();
     println!(
         "| stratum | mutants | run | caught | by bits alone | cannot be caught | missed | share | 95 % interval |\n|---|---|---|---|---|---|---|---|---|"
@@ -167,15 +167,17 @@ pub fn report(folder: &Path, accepted: &Path) {
         );
         let size = of.len() as f64;
         share += size * p;
-        spread += (size * (high - low) / 2.0).powi(2);
+        below += (size * (p - low)).powi(2);
+        above += (size * (high - p)).powi(2);
         all += size;
     }
-    let (share, spread) = (share / all, spread.sqrt() / all);
+    // Bounds of sums of shares from those of each (MOVER): they stay between 0 and 1.
+    let (share, below, above) = (share / all, below.sqrt() / all, above.sqrt() / all);
     println!(
         "\nof all, each stratum by its size: {:.1} %, {:.1} to {:.1} %",
         100.0 * share,
-        100.0 * (share - spread),
-        100.0 * (share + spread)
+        100.0 * (share - below),
+        100.0 * (share + above)
     );
     missed.iter().for_each(|name| println!("missed: {name}"));
     if share < SHARE {
