@@ -273,11 +273,11 @@ impl Block<'_> {
         heavy.clear();
         let (n, each) = (set.n, sampled.all().len());
         let mut look = |p: usize, first: usize, count: usize, weights: &[f32], max: &[f32], sum: &[f32]| {
-            for lane in 0..(n - p * PANEL).min(PANEL) {
+            for (lane, (&max, &sum)) in max.iter().zip(sum).enumerate() {
                 let r = p * PANEL + lane;
-                if r % each < KNOWING && sum[lane] > 0.0 {
+                if r % each < KNOWING && sum > 0.0 {
                     let weights = weights.iter().skip(lane).step_by(PANEL).take(count).copied();
-                    heavy.note(r, first, weights, max[lane], sum[lane], softmax.factor);
+                    heavy.note(r, first, weights, max, sum, softmax.factor);
                 }
             }
         };

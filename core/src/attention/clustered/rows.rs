@@ -57,7 +57,8 @@ impl Room {
     }
 }
 
-/// A look at the weights of a run of keys for a panel: panel, first key, keys, weights `[key][PANEL]`, references and sums so far.
+/// A look at the weights of a run of keys for a panel: panel, first key, keys, weights `[key][PANEL]`, references and sums so far of
+/// the panel's rows.
 pub(super) type Look<'a> = &'a mut dyn FnMut(usize, usize, usize, &[f32], &[f32], &[f32]);
 
 impl RowSet {
@@ -265,14 +266,7 @@ impl Task for Attend<'_, '_> {
                 if let Some(look) = self.look.as_mut().filter(|_| scored) {
                     // Keys that the panel sees: its scores begin with the first of them.
                     if let Some(of) = hull_of(&spans[row..row + m]) {
-                        look(
-                            p,
-                            begin + of.begin,
-                            of.end - of.begin,
-                            scores,
-                            &max[row..row + PANEL],
-                            &sum[row..row + PANEL],
-                        );
+                        look(p, begin + of.begin, of.end - of.begin, scores, &max[row..row + m], &sum[row..row + m]);
                     }
                 }
             }
