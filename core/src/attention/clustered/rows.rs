@@ -237,9 +237,8 @@ impl Task for Attend<'_, '_> {
                 values: head.v.slice(end, ahead),
                 panels: rows.div_ceil(PANEL),
             };
-            for p in 0..rows.div_ceil(PANEL) {
-                let row = p * PANEL;
-                let m = (rows - row).min(PANEL);
+            for (p, seen) in clamped[..rows].chunks(PANEL).enumerate() {
+                let (row, m) = (p * PANEL, seen.len());
                 let to = &mut biases_room[..count * PANEL];
                 let bias = self.biases.map(|b| b.of(&of[row..row + m]).copy(s, self.keys.skip(first), to));
                 let mut part = Panel {
@@ -253,7 +252,7 @@ impl Task for Attend<'_, '_> {
                     first,
                     query: 0,
                     bias: bias.map(|bias| (bias, 0)),
-                    seen: &clamped[row..row + m],
+                    seen,
                     spans: &spans[row..row + m],
                     offset: hull.begin,
                     scores,
