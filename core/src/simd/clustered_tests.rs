@@ -26,7 +26,7 @@ pub(super) fn noise(n: usize, seed: u64) -> Vec<f32> {
 }
 
 /// All of these, the first few under Miri, which takes a thousand times as long.
-fn first<T>(few: usize, all: &[T]) -> &[T] {
+pub(super) fn first<T>(few: usize, all: &[T]) -> &[T] {
     if cfg!(miri) { &all[..few] } else { all }
 }
 
