@@ -8,8 +8,9 @@ mod common;
 use common::tokens::{Outcome, Tokens, attend, attend_all, call, error, hold, options, with};
 use common::{memory, noise};
 use half::{bf16, f16};
-use iceformer_core::attention::{AttentionOptions, Mask, Mode, Reason, Session, SessionOptions};
-use iceformer_core::mem::{Dtype, Plan, Tensor};
+use iceformer_core::attention::clustered::Scored;
+use iceformer_core::attention::{Attend, AttentionOptions, Mask, Mode, Reason, Session, SessionOptions};
+use iceformer_core::mem::{Dtype, Plan, Tensor, TensorMut};
 use iceformer_core::simd::Isa;
 
 /// Keys of a segment, as the library has it.
@@ -82,6 +83,35 @@ fn work_memory_is_for_one_kv_head() {
     for rows in [1, 300] {
         assert_eq!(bytes(1, 2, rows), bytes(3, 2, rows), "{rows} rows");
         assert!(bytes(1, 4, rows) > bytes(1, 2, rows), "{rows} rows");
+    }
+}
+
+/// A look sees every row of every head that is attended exactly, once: where cells are not used yet, and where a step is measured.
+#[test]
+fn exact_steps_are_seen_head_by_head() {
+    for len in [SEGMENT / 2, 8 * SEGMENT + 10] {
+        let tokens = Tokens::new(2, [24, 16], len, 3);
+        let session = tokens.session(&options(&tokens, 3, Mode::Accelerated), SEGMENT);
+        let (rows, o) = (2, *session.options());
+        let q = noise(o.heads_q * rows * o.dim_k, 7, 1.5);
+        let mut out = vec![0.0; o.heads_q * rows * o.dim_v];
+        let (mut whole, mut stats) = (vec![0; o.heads_q * rows], None);
+        {
+            let q = Tensor::new(&q, [1, o.heads_q, rows, o.dim_k]).unwrap();
+            let out = TensorMut::new(&mut out, [1, o.heads_q, rows, o.dim_v]).unwrap();
+            let mut watch = |head: usize, row: usize, scored: Scored<'_>| {
+                assert!(matches!(scored, Scored::All), "{len} tokens: head {head}, row {row}");
+                whole[head * rows + row] += 1;
+            };
+            let mut plan = Plan::new();
+            session.work_plan(rows, &mut plan).unwrap();
+            let work = memory(plan.finish().unwrap().bytes);
+            stats.replace(session.attend_watched(&Attend::new(q, &out), &work, &mut watch).unwrap());
+        }
+        // The first step after the tokens is measured.
+        let stats = stats.unwrap();
+        assert_eq!(stats.measured.rows() > 0, len > SEGMENT, "{stats:?}");
+        assert_eq!(whole, vec![1; o.heads_q * rows], "{len} tokens");
     }
 }
 

@@ -182,4 +182,24 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    #[cfg(feature = "messages")]
+    fn numbers_end_where_their_digits_do() {
+        for (x, text) in [
+            (0.01f32, "0.01"),
+            (0.1, "0.1"),
+            (1.0, "1"),
+            (-10.0, "-10"),
+            (1_234_560.0, "1234560"),
+            (1_234_567.0, "1234567"),
+            (123_456_000.0, "123456000"),
+            (1e9, "1e9"),
+            (1.5e-12, "1.5e-12"),
+            (0.0001, "0.0001"),
+            (1e-5, "1e-5"),
+        ] {
+            assert_eq!(written(&Error::new(Status::Shape, "x", "is").number(x)), format!("x: is (got {text})"));
+        }
+    }
 }

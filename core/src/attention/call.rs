@@ -8,9 +8,9 @@ use super::parts::in_parts;
 use super::problem::{Checked, Problem};
 use super::stats::AttentionStats;
 use super::{Mode, clock, clustered};
-use crate::error::Result;
+use crate::error::{Error, Result, Status};
 use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
-use crate::mem::{Layout, Maker, Memory, Objects, Plan};
+use crate::mem::{Layout, Maker, Memory, Plan};
 
 /// Work memory of one part; made once per part, so its own size does not matter.
 #[allow(clippy::large_enum_variant)]
@@ -19,18 +19,25 @@ enum Work {
     TopK(Part<head_topk::TopKWork, { TOP_K as usize }>),
 }
 
-/// Gives `make` the function that makes the work memory of all parts: to be counted, or to be called.
-fn with_works<T>(
-    c: &Checked<'_>,
-    make: impl FnOnce(&dyn Fn(&mut Maker<'_>) -> Objects<Work>) -> Result<T>,
-) -> Result<T> {
-    let parts = parts(c);
+impl Work {
+    /// Readies what was made.
+    fn begin(&mut self) {
+        if let Work::TopK(work) = self
+            && TOP_K
+        {
+            work.begin();
+        }
+    }
+}
+
+/// Gives `make` the function that makes the work memory of a part: to be counted, or to be called.
+fn with_work<T>(c: &Checked<'_>, make: impl FnOnce(&dyn Fn(&mut Maker<'_>) -> Work) -> Result<T>) -> Result<T> {
     if TOP_K && c.mode == Mode::TopK {
         let index = index_options(&c.options, c.dim_k, c.rows_kv)?;
-        return make(&|m| m.objects(parts, |m| Work::TopK(Part::of(|| head_topk::TopKWork::made(m, &index)))));
+        return make(&|m| Work::TopK(Part::of(|| head_topk::TopKWork::made(m, &index))));
     }
     let fixed = uses_fixed_scores(&c.options, c.rows_q);
-    make(&|m| m.objects(parts, |m| Work::Exact(exact::Work::made(m, c.dim_k, c.dim_v, c.rows_q, fixed))))
+    make(&|m| Work::Exact(exact::Work::made(m, c.dim_k, c.dim_v, c.rows_q, fixed)))
 }
 
 /// Pieces worth handing to different parts: (batch, KV head) for top-k, rows of query heads for exact.
@@ -91,16 +98,30 @@ pub fn required(problem: &Problem<'_>) -> Result<Layout> {
         clustered::plan_call(&checked, &mut plan);
         return plan.finish();
     }
-    with_works(&checked, |made| {
-        plan.count(made);
+    let parts = parts(&checked)?;
+    with_work(&checked, |made| {
+        match THREADS {
+            true => plan.count(|m| m.objects(parts, made)),
+            false => plan.count(made),
+        }
         Ok(())
     })?;
     plan.finish()
 }
 
+/// Whether the build has threads: without, one part needs no list of parts.
+const THREADS: bool = cfg!(feature = "std");
+
 /// Threads worth using.
-fn parts(checked: &Checked<'_>) -> usize {
-    checked.options.num_threads.min(pieces(checked)).max(1)
+///
+/// # Errors
+/// `Unsupported` for more than one where there are none.
+fn parts(checked: &Checked<'_>) -> Result<usize> {
+    let parts = checked.options.num_threads.min(pieces(checked)).max(1);
+    if THREADS || parts == 1 {
+        return Ok(parts);
+    }
+    Err(Error::new(Status::Unsupported, "num_threads", "threads need the std feature").value(parts as u64))
 }
 
 /// Computes a whole problem. Work memory comes from `work`, all of it before the first row; `num_threads` above 1 needs
@@ -116,15 +137,15 @@ pub fn attention(problem: &Problem<'_>, work: &Memory) -> Result<AttentionStats>
     if ACCELERATED && checked.mode == Mode::Accelerated {
         return clustered::call(problem, &checked, work, None);
     }
-    let mut works = with_works(&checked, |made| Maker::make(work, made))?;
-    for work in works.iter_mut() {
-        if let Work::TopK(work) = work
-            && TOP_K
-        {
-            work.begin();
-        }
+    let parts = parts(&checked)?;
+    if !THREADS {
+        let mut work = with_work(&checked, |made| Maker::make(work, made))?;
+        work.begin();
+        return run_part(problem, &checked, &mut work, 0, 1);
     }
-    let (parts, mut stats) = (works.len(), AttentionStats::new(checked.mode, checked.reason));
+    let mut works = with_work(&checked, |made| Maker::make(work, |m| m.objects(parts, made)))?;
+    works.iter_mut().for_each(Work::begin);
+    let mut stats = AttentionStats::new(checked.mode, checked.reason);
     in_parts(&mut works, |ith, work| run_part(problem, &checked, work, ith, parts), &mut stats)?;
     Ok(stats)
 }

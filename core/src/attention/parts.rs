@@ -63,3 +63,27 @@ pub(super) fn in_parts<T: Send>(
     }
     Ok(())
 }
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::in_parts;
+    use crate::attention::{AttentionStats, Mode, Reason};
+    use std::collections::HashSet;
+    use std::thread::{ThreadId, current};
+
+    #[test]
+    fn one_part_runs_on_the_callers_thread() {
+        for n in 1..5 {
+            let mut items: std::vec::Vec<(usize, Option<ThreadId>)> = std::vec![(0, None); n];
+            let run = |ith: usize, item: &mut (usize, Option<ThreadId>)| {
+                *item = (ith, Some(current().id()));
+                Ok(AttentionStats { rows: 1 << ith, ..AttentionStats::new(Mode::Exact, Reason::Requested) })
+            };
+            let mut stats = AttentionStats::new(Mode::Exact, Reason::Requested);
+            in_parts(&mut items, run, &mut stats).unwrap();
+            assert!(stats.rows == (1 << n) - 1 && items.iter().enumerate().all(|(i, item)| item.0 == i));
+            assert_eq!(items.iter().filter(|item| item.1 == Some(current().id())).count(), 1);
+            assert_eq!(items.iter().map(|item| item.1).collect::<HashSet<_>>().len(), n);
+        }
+    }
+}

@@ -141,6 +141,15 @@ pub struct IndexOptions {
     pub engine: Engine,
 }
 
+/// Sizes of an index: field, what to say, least and most.
+static RANGES: [(&str, &str, [usize; 2]); 5] = [
+    ("dim", "must be 1 to 65535", [1, 65535]),
+    ("num_simple", "must be at most 255", [0, 255]),
+    ("num_composite", "must be at most 255", [0, 255]),
+    ("levels", "must be at most 8", [0, 8]),
+    ("capacity", "must be at most 2^31 - 16", [0, MAX_KEYS]),
+];
+
 impl IndexOptions {
     /// Options with all defaults for keys of `dim` elements.
     pub fn new(dim: usize) -> Self {
@@ -152,14 +161,9 @@ impl IndexOptions {
     /// # Errors
     /// `Argument` naming the field and value; `Unsupported` for fitted directions without cells.
     pub fn resolve(mut self) -> Result<Self> {
-        for (field, reason, n, [least, most]) in [
-            ("dim", "must be 1 to 65535", self.dim, [1, 65535]),
-            ("num_simple", "must be at most 255", self.num_simple, [0, 255]),
-            ("num_composite", "must be at most 255", self.num_composite, [0, 255]),
-            ("levels", "must be at most 8", self.levels, [0, 8]),
-            ("capacity", "must be at most 2^31 - 16", self.capacity, [0, MAX_KEYS]),
-        ] {
-            if n < least || n > most {
+        let numbers = [self.dim, self.num_simple, self.num_composite, self.levels, self.capacity];
+        for (&(field, reason, range), n) in RANGES.iter().zip(numbers) {
+            if n < range[0] || n > range[1] {
                 return Err(Error::new(Status::Argument, field, reason).value(n as u64));
             }
         }
@@ -351,4 +355,19 @@ pub struct Neighbor {
     pub id: u64,
     /// Inner product with the query, its cosine, or the squared distance to it, as the metric is.
     pub score: f32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::inverse_root;
+
+    #[test]
+    fn roots_are_inverse() {
+        for n in 1..=5 {
+            for x in [1.0, 1.5, 2.0, 16.0, 1000.0, 123_456.0, 1e6, f64::from(u32::MAX)] {
+                let (have, want) = (f64::from(inverse_root(x, n)), x.powf(-1.0 / n as f64));
+                assert!((have / want - 1.0).abs() < 1e-6, "{x}, {n}: {have} for {want}");
+            }
+        }
+    }
 }

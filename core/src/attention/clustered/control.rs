@@ -32,9 +32,12 @@ impl Opening {
     /// The weight of such a key in a row whose output has about this length: what a key adds counts for more beside little.
     pub(super) fn weight(&self, length: f32) -> f32 {
         let weight = self.needle * length / self.usual;
-        let alike = self.usual == 0.0 || without(Part::OutputLength);
-        // Not where lengths leave the range of f32.
-        if alike || !weight.is_finite() { self.needle.min(HEAVY) } else { weight.clamp(LIGHTEST, HEAVY) }
+        // Not where nobody knows the usual length, or where lengths leave the range of f32.
+        if without(Part::OutputLength) || !weight.is_finite() {
+            self.needle.min(HEAVY)
+        } else {
+            weight.clamp(LIGHTEST, HEAVY)
+        }
     }
 }
 

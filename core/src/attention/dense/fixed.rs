@@ -103,3 +103,20 @@ impl FixedWork {
         libm::hypotf(q.norm * k.unit, k.norm * q.unit) / libm::sqrtf(12.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::FixedWork;
+    use crate::mem::Plan;
+
+    #[test]
+    fn numbers_take_two_bytes() {
+        let (dim, rows, block) = (64, 96, 256);
+        let mut plan = Plan::new();
+        plan.count(|m| FixedWork::made(m, dim, rows, block));
+        let (numbers, units, row) = (2 * (rows + block) * dim, 4 * (rows + block), 6 * dim);
+        let bytes = plan.finish().unwrap().bytes;
+        // Each of six arrays begins where a line of the cache does.
+        assert!((numbers + units + row..=numbers + units + row + 7 * 64).contains(&bytes), "{bytes}");
+    }
+}
