@@ -6,7 +6,7 @@ mod common;
 use common::heads::{Heads, distance, mode, near, noise};
 use common::tokens::{Tokens, attend_all, hold, options, with};
 use half::f16;
-use iceformer_core::attention::{AttentionOptions, Mask, Mode};
+use iceformer_core::attention::{AttentionOptions, ExactRows, Mask, Mode};
 use iceformer_core::math::hash;
 use iceformer_core::mem::Tensor;
 use iceformer_core::simd::Isa;
@@ -117,6 +117,11 @@ fn gentle_biases_leave_most_cells_closed() {
         assert!(distance(&have, &want) < 0.1, "{what}: {}", distance(&have, &want));
         // Biases that are read cost, so that heads of so few elements may well be attended exactly.
         assert_eq!((stats.exact_rows.short, stats.exact_rows.strict), (0, 0), "{what}: {stats:?}");
+        // Beside many elements they cost little.
+        let heads = Heads::new(1, 1, 2, ROWS, keys, [128, 128], 0.3);
+        let mask = Mask::Additive(Tensor::new(&data[..ROWS * keys], [1, 1, ROWS, keys]).unwrap());
+        let (.., stats) = heads.run(mask, mode(Mode::Auto, 0.1));
+        assert!(stats.exact_rows == ExactRows::default() && stats.pairs < stats.pairs_dense / 2, "{what}: {stats:?}");
     }
 }
 

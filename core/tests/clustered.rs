@@ -320,6 +320,22 @@ fn the_least_there_can_be_is_attended() {
     }
 }
 
+/// AUTO builds no cells for few rows, all heads that share keys together.
+#[test]
+fn few_rows_of_a_call_are_attended_exactly() {
+    for (group, rows, want) in [
+        (1, 1, Reason::Short),
+        (1, 511, Reason::Short),
+        (4, 127, Reason::Short),
+        (1, 512, Reason::Cheaper),
+        (4, 128, Reason::Cheaper),
+    ] {
+        let heads = Heads::new(1, 1, group, rows, 4096, [32, 32], 0.2);
+        let (.., stats) = heads.run(Mask::None, mode(Mode::Auto, 0.1));
+        assert_eq!(stats.reason, want, "{group} heads, {rows} rows: {stats:?}");
+    }
+}
+
 #[test]
 fn noise_is_attended_exactly() {
     let (n, d) = (2560, 64);

@@ -332,7 +332,7 @@ fn mistakes_are_named_before_anything_is_written() {
 fn the_probe_measures_the_mass_of_the_heaviest_keys() {
     let d = Data::new(1, [2, 1], [64, 64], [16, 16], 71);
     let mut out = vec![0.0; 2 * 64 * 16];
-    let problem = Problem {
+    let mut problem = Problem {
         q: Tensor::new(&d.q, d.shape).unwrap(),
         k: Tensor::new(&d.k, [1, 1, 64, 16]).unwrap(),
         v: Tensor::new(&d.v, d.kv).unwrap(),
@@ -344,8 +344,9 @@ fn the_probe_measures_the_mass_of_the_heaviest_keys() {
     };
     let mut mass = [0.0; 2];
     let work = memory(sparsity_required(&problem).unwrap().bytes);
-    sparsity(&problem, 5, 64, &mut mass, &work).unwrap();
-    for head in 0..2 {
+    for (head, softcap) in [(0, 0.0), (1, 0.0), (0, 1.5), (1, 1.5)] {
+        problem.options.softcap = softcap;
+        sparsity(&problem, 5, 64, &mut mass, &work).unwrap();
         let one = Data {
             shape: [1, 1, 64, 16],
             q: d.q[head * 1024..][..1024].to_vec(),

@@ -37,7 +37,8 @@ impl Measured {
         if output > 0.0 {
             let share = libm::sqrtf(error / output);
             self.worst = self.worst.max(share);
-            let bin = if share > 0.0 { (BINS - 1) as f32 + libm::floorf(2.0 * libm::log2f(share)) } else { 0.0 };
+            // Of 0 it is -inf, and the first.
+            let bin = (BINS - 1) as f32 + libm::floorf(2.0 * libm::log2f(share));
             self.bins[bin.clamp(0.0, (BINS - 1) as f32) as usize] += 1;
         }
     }

@@ -18,7 +18,7 @@
 
 use super::Index;
 use super::codes::{Asked, Fit, LEAST_ASKED};
-use super::params::{Directions, Engine, IndexOptions, MAX_KEYS, Metric};
+use super::params::{Directions, Engine, IndexOptions, Metric};
 use super::slots::NO_ID;
 use crate::bytes::{self, CHECKSUM, Reader, Writer};
 use crate::error::{Error, Result, Status};
@@ -78,7 +78,7 @@ fn read_header(r: &mut Reader<'_>) -> Result<Header> {
             _ => Engine::Cells,
         },
     };
-    let keys = usize::try_from(keys).ok().filter(|&n| n <= MAX_KEYS && n <= options.capacity);
+    let keys = usize::try_from(keys).ok().filter(|&n| n <= options.capacity);
     let keys = keys.ok_or(damaged("number of keys is out of range"))?;
     if flags > 31 || num_simple == 0 || num_composite == 0 || levels == 0 || !bound.is_finite() || bound < 0.0 {
         return Err(OPTIONS);

@@ -339,3 +339,42 @@ fn ratio(square: f32, all: f32) -> f32 {
 fn rows(data: &[f32], cols: usize) -> Rows<'_> {
     Rows::new(data, cols).unwrap_or_else(|_| unreachable!("whole rows"))
 }
+
+#[cfg(all(test, feature = "alloc"))]
+mod tests {
+    use super::*;
+    use crate::math::hash;
+    use crate::mem::Memory;
+    use std::vec::Vec;
+
+    #[test]
+    fn known_keys_are_found() {
+        let (n, dim, isa) = (4 * SEGMENT, 8, Isa::best());
+        let noise = |seed| (0..n * dim).map(|i| (hash(seed, i as u64) >> 40) as f32 / (1 << 24) as f32).collect();
+        let (k, v): (Vec<f32>, Vec<f32>) = (noise(1), noise(2));
+        let [keys, values] = [&k, &v].map(|x| Rows::new(x, dim).unwrap());
+        let memory = Memory::system(0).unwrap();
+        let mut tree = Maker::make(&memory, |m| Tree::made(m, dim, dim, n)).unwrap();
+        tree.fill(isa, &keys, &values, |_| true);
+        tree.publish();
+        let mut front = Maker::make(&memory, |m| Front::made(m, [dim, dim], n, Dtype::F32)).unwrap();
+        // Not of the last segment.
+        front.start(isa, &tree, 0..3);
+        let heavy = (0..60).map(|i| hash(3, i) as u32 % n as u32);
+        front.know(isa, &tree, &keys, &values, heavy, 1.0);
+        // Those that come later stand behind the others.
+        for row in [500, 3, 200, 900] {
+            let there = front.known.contains(&row);
+            let learnt = front.learn(isa, &tree, &keys, &values, row, 1.0);
+            assert_eq!(learnt, !there && (row as usize) < 3 * SEGMENT, "{row}");
+        }
+        assert!(front.known.len() > 30);
+        for row in 0..n as u32 {
+            let place = front.known.iter().position(|&known| known == row);
+            assert_eq!(front.known_at(&tree, row), place, "{row}");
+            assert!(
+                !front.learn(isa, &tree, &keys, &values, row, 1.0) || place.is_none() && (row as usize) < 3 * SEGMENT
+            );
+        }
+    }
+}
