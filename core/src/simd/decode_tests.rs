@@ -18,14 +18,14 @@ fn noise(n: usize, seed: u64) -> Vec<f32> {
 /// As elements of a type, in words that are aligned for all, and what these say.
 fn stored(x: &[f32], dtype: Dtype) -> (Vec<u32>, Vec<f64>) {
     let each = |&x: &f32| match dtype {
-        Dtype::F32 => (x.to_le_bytes().to_vec(), x),
-        Dtype::F16 => (f16::from_f32(x).to_le_bytes().to_vec(), f16::from_f32(x).to_f32()),
-        Dtype::Bf16 => (bf16::from_f32(x).to_le_bytes().to_vec(), bf16::from_f32(x).to_f32()),
+        Dtype::F32 => (x.to_ne_bytes().to_vec(), x),
+        Dtype::F16 => (f16::from_f32(x).to_ne_bytes().to_vec(), f16::from_f32(x).to_f32()),
+        Dtype::Bf16 => (bf16::from_f32(x).to_ne_bytes().to_vec(), bf16::from_f32(x).to_f32()),
     };
     let (bytes, said): (Vec<Vec<u8>>, Vec<f32>) = x.iter().map(each).unzip();
     let mut bytes = bytes.concat();
     bytes.resize(bytes.len().next_multiple_of(4), 0);
-    let words = bytes.as_chunks::<4>().0.iter().map(|&b| u32::from_le_bytes(b)).collect();
+    let words = bytes.as_chunks::<4>().0.iter().map(|&b| u32::from_ne_bytes(b)).collect();
     (words, said.into_iter().map(f64::from).collect())
 }
 
