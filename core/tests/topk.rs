@@ -328,6 +328,21 @@ fn mistakes_are_named_before_anything_is_written() {
     check(&d.q, &d.k, &d.v, Mask::None, AttentionOptions { shared_qk: true, ..o }, Status::Shape, "heads_kv");
 }
 
+/// A row from which a bias hides all keys, its own too, gets zeros, as where queries are the keys.
+#[test]
+fn a_row_that_sees_nothing_gets_zeros() {
+    let (n, d) = (40, Data::new(1, [1, 1], [40, 40], [8, 5], 19));
+    let bias: Vec<f32> = (0..n * n).map(|i| if i / n == 7 { f32::NEG_INFINITY } else { 0.25 }).collect();
+    let mask = Mask::Additive(Tensor::new(&bias, [1, 1, n, n]).unwrap());
+    for shared_qk in [false, true] {
+        for mode in [Mode::TopK, Mode::Exact] {
+            let (out, lse, _) = d.run(mask, AttentionOptions { mode, shared_qk, ..unlimited(6) });
+            assert!(out[7 * 5..][..5] == [0.0; 5] && lse[7] == f32::NEG_INFINITY, "{mode:?}, shared {shared_qk}");
+            assert!(out.iter().all(|x| x.is_finite()) && lse.iter().filter(|x| x.is_finite()).count() == n - 1);
+        }
+    }
+}
+
 #[test]
 fn the_probe_measures_the_mass_of_the_heaviest_keys() {
     let d = Data::new(1, [2, 1], [64, 64], [16, 16], 71);

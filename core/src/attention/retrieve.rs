@@ -166,7 +166,9 @@ impl<'a> Retrieval<'a> {
         }
         let max = isa.max(scores);
         let sum = if scores.is_empty() { 0.0 } else { isa.exp_sum(scores, max) };
-        isa.scale(1.0 / sum, scores);
+        // Nothing weighs anything where a bias hides the row's own key, too.
+        let inverse = if sum > 0.0 { 1.0 / sum } else { 0.0 };
+        isa.scale(inverse, scores);
         let cols = out.cols();
         let (mut acc, mut part) = ([0.0f32; 64], [0.0f32; 64]);
         for begin in (0..cols).step_by(64) {
