@@ -59,8 +59,10 @@ fn line(name: &str, all: &[&Outcome], tolerance: f64) {
     let (heavy, missed) = all.iter().fold((0, 0), |a, o| (a.0 + o.heavy.0, a.1 + o.heavy.1));
     let rows = sum(&|o| o.stats.rows as f64).max(1.0);
     let measured: Vec<f64> = all.iter().map(|o| o.measured()).filter(|x| !x.is_nan()).collect();
+    let most = |i: usize| all.iter().map(|o| o.lse_off()[i]).fold(0.0, f32::max);
+    let (mean_off, p99_off, worst_off) = (sum(&|o| f64::from(o.lse_off()[0])) / n, most(1), most(2));
     println!(
-        "| {name} | {:.2} | {} | {} | {} | {} | {} | {missed} of {heavy} | {} | {} | {} | {} |",
+        "| {name} | {:.2} | {} | {} | {} | {} | {} | {missed} of {heavy} | {} | {} | {} | {} | {mean_off:.3}, {p99_off:.3}, {worst_off:.3} |",
         seconds[0] / seconds[1],
         percent(sum(&Outcome::mean) / n),
         percent(worst(0.99)),
@@ -92,10 +94,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         println!("\n{name}, {} tokens, {queries}tolerance {}, {}\n", layers[0].rows, cli.tolerance, Isa::best().name());
         println!(
-            "| {} | times faster | error, mean % | p99 % | worst % | rows beyond 3x, % | measured % | heavy keys missed | pairs scored % | known % | opened % | rows exact % |",
+            "| {} | times faster | error, mean % | p99 % | worst % | rows beyond 3x, % | measured % | heavy keys missed | pairs scored % | known % | opened % | rows exact % | log-sum-exps off, mean, p99, worst |",
             if cli.ablation.is_some() { "without" } else { "layer" }
         );
-        println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
+        println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
         let layers_of = || layers.iter().filter(|l| cli.layers.is_empty() || cli.layers.contains(&l.number));
         if let Some(names) = &cli.ablation {
             let name_of = |part: &Part| format!("{part:?}");

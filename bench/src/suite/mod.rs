@@ -43,6 +43,8 @@ pub struct Outcome {
     pub errors: Vec<f64>,
     /// Heavy keys, and those missed.
     pub heavy: (usize, usize),
+    /// By how much log-sum-exps differ from those of exact attention, of all rows of the second half and all heads, ascending.
+    pub off: Vec<f32>,
 }
 
 impl Outcome {
@@ -55,6 +57,12 @@ impl Outcome {
     pub fn quantile(&self, q: f64) -> f64 {
         let last = self.errors.len().saturating_sub(1);
         self.errors.get((q * last as f64).round() as usize).copied().unwrap_or(0.0)
+    }
+
+    /// By how much log-sum-exps are off: in mean, at most that of 99 of 100 rows, and of all.
+    pub fn lse_off(&self) -> [f32; 3] {
+        let Some(last) = self.off.len().checked_sub(1) else { return [0.0; 3] };
+        [self.off.iter().sum::<f32>() / self.off.len() as f32, self.off[last * 99 / 100], self.off[last]]
     }
 
     /// Share of rows beyond an error.
@@ -74,14 +82,19 @@ pub fn measure(layer: &Layer, settings: &Settings) -> Outcome {
     let exact = AttentionOptions { mode: Mode::Exact, ..plain };
     let fast = AttentionOptions { mode: settings.mode, tolerance: settings.tolerance, ..plain };
     let mut out = vec![0.0; layer.q.len()];
+    let rows = layer.rows - layer.first;
+    let mut lse = [(); 2].map(|()| vec![0.0f32; layer.heads_q * rows]);
     let biases = settings.bias.map(|bias| bias.matrix(layer));
     let mask = mask(layer, biases.as_deref());
     let mut times = [Vec::new(), Vec::new()];
     let mut stats = None;
     for _ in 0..settings.rounds.max(1) {
-        for (options, times) in [exact, fast].into_iter().zip(&mut times) {
+        for ((options, times), lse) in [exact, fast].into_iter().zip(&mut times).zip(&mut lse) {
+            let shape = [1, layer.heads_q, rows, 1];
+            let lse = Some(TensorMut::new(lse, shape).expect("room for log-sum-exps"));
             let start = Instant::now();
-            let said = attention(&problem(layer, mask, options, &mut out), &system()).expect("attention of a layer");
+            let problem = Problem { lse, ..problem(layer, mask, options, &mut out) };
+            let said = attention(&problem, &system()).expect("attention of a layer");
             times.push(start.elapsed().as_secs_f64());
             stats = Some(said);
         }
@@ -103,7 +116,11 @@ pub fn measure(layer: &Layer, settings: &Settings) -> Outcome {
         t[t.len() / 2]
     });
     let stats = stats.unwrap_or_else(|| unreachable!("at least one round"));
-    Outcome { layer: layer.number, seconds, stats, errors, heavy }
+    let [exact, fast] = &lse;
+    let seen = exact.iter().zip(fast).enumerate().filter(|(i, _)| layer.first + i % rows >= layer.rows / 2);
+    let mut off: Vec<f32> = seen.map(|(_, (a, b))| if a == b { 0.0 } else { (a - b).abs() }).collect();
+    off.sort_by(f32::total_cmp);
+    Outcome { layer: layer.number, seconds, stats, errors, heavy, off }
 }
 
 fn system() -> Memory {

@@ -4,11 +4,11 @@ use super::certificates;
 use super::dense::heads::{Dense, most_pieces};
 use super::dense::{exact, uses_fixed_scores};
 use super::head_topk::{self, index_options};
-use super::parts::in_parts;
+use super::parts::{THREADS, allowed, in_parts};
 use super::problem::{Checked, Problem};
 use super::stats::AttentionStats;
 use super::{Mode, clock, clustered};
-use crate::error::{Error, Result, Status};
+use crate::error::Result;
 use crate::features::{ACCELERATED, CERTIFICATES, Part, TOP_K};
 use crate::mem::{Layout, Maker, Memory, Plan};
 
@@ -109,19 +109,9 @@ pub fn required(problem: &Problem<'_>) -> Result<Layout> {
     plan.finish()
 }
 
-/// Whether the build has threads: without, one part needs no list of parts.
-const THREADS: bool = cfg!(feature = "std");
-
 /// Threads worth using.
-///
-/// # Errors
-/// `Unsupported` for more than one where there are none.
 fn parts(checked: &Checked<'_>) -> Result<usize> {
-    let parts = checked.options.num_threads.min(pieces(checked)).max(1);
-    if THREADS || parts == 1 {
-        return Ok(parts);
-    }
-    Err(Error::new(Status::Unsupported, "num_threads", "threads need the std feature").value(parts as u64))
+    allowed(checked.options.num_threads.min(pieces(checked)).max(1))
 }
 
 /// Computes a whole problem. Work memory comes from `work`, all of it before the first row; `num_threads` above 1 needs
@@ -139,6 +129,7 @@ pub fn attention(problem: &Problem<'_>, work: &Memory) -> Result<AttentionStats>
     }
     let parts = parts(&checked)?;
     if !THREADS {
+        // One part needs no list, which is code that small builds have no room for.
         let mut work = with_work(&checked, |made| Maker::make(work, made))?;
         work.begin();
         return run_part(problem, &checked, &mut work, 0, 1);

@@ -3,6 +3,20 @@
 use super::stats::AttentionStats;
 use crate::error::{Error, Result, Status};
 
+/// Whether the build has threads.
+pub(super) const THREADS: bool = cfg!(feature = "std");
+
+/// So many parts, which take a thread each.
+///
+/// # Errors
+/// `Unsupported` for more than one where there are no threads.
+pub(super) fn allowed(parts: usize) -> Result<usize> {
+    if THREADS || parts == 1 {
+        return Ok(parts);
+    }
+    Err(Error::new(Status::Unsupported, "num_threads", "threads need the std feature").value(parts as u64))
+}
+
 /// Runs every item on a thread of its own, one of them the caller's, and adds up what they say.
 #[cfg(not(feature = "std"))]
 pub(super) fn in_parts<T>(
@@ -10,14 +24,11 @@ pub(super) fn in_parts<T>(
     run: impl Fn(usize, &mut T) -> Result<AttentionStats>,
     stats: &mut AttentionStats,
 ) -> Result<()> {
-    match items {
-        [item] => stats.add(&run(0, item)?),
-        _ => {
-            let e = Error::new(Status::Unsupported, "num_threads", "threads need the std feature");
-            return Err(e.value(items.len() as u64));
-        }
-    }
-    Ok(())
+    allowed(items.len())?;
+    items.iter_mut().try_for_each(|item| {
+        stats.add(&run(0, item)?);
+        Ok(())
+    })
 }
 
 /// Runs every item on a thread of its own, one of them the caller's, and adds up what they say.
