@@ -149,7 +149,7 @@ impl Index {
     }
 
     /// Writes the answers in `top`; returns how many.
-    fn take_top(&self, top: &mut TopK, out: &mut [Neighbor]) -> u32 {
+    pub(super) fn take_top(&self, top: &mut TopK, out: &mut [Neighbor]) -> u32 {
         let sign = if self.options.metric == Metric::L2 { -1.0 } else { 1.0 };
         out.fill(self.nothing());
         let sorted = top.into_sorted();
@@ -216,7 +216,7 @@ impl Index {
     }
 
     /// Scores candidates from the best code on, until `patience` in a row are none of the best `k`; leaves those in `top`.
-    fn score_in_turn(&self, query: &[f32], list: &mut [Entry], k: usize, patience: usize, top: &mut TopK) {
+    pub(super) fn score_in_turn(&self, query: &[f32], list: &mut [Entry], k: usize, patience: usize, top: &mut TopK) {
         reserved(top.reset(k.min(self.len())));
         if patience < list.len() {
             list.sort_unstable_by(by_place);

@@ -1,6 +1,7 @@
 //! The structure behind the answers: every list sorted and complete, every key in the cell of its nearest parent.
 
 use super::level::{ROOT, room};
+use super::lists::Entry;
 use super::scratch::Budget;
 use super::search::Place;
 use super::slots::NO_ID;
@@ -192,4 +193,38 @@ proptest! {
 fn levels_have_room_for_eight_deviations() {
     assert_eq!([room(10_000, 0.1, 0), room(10_000, 0.1, 1), room(10_000, 0.1, 2)], [10_000, 1268, 196]);
     assert_eq!([room(100, 0.5, 1), room(100, 0.25, 1), room(0, 0.5, 1)], [100, 81, 0]);
+}
+
+/// Once most keys are gone, those that are left are put into fewer cells.
+#[test]
+fn cells_are_made_anew_when_most_keys_are_gone() {
+    let (n, dim) = (4000, 16);
+    let memory = Memory::system(0).unwrap();
+    let options = IndexOptions { engine: Engine::Cells, capacity: n, ..IndexOptions::new(dim) };
+    let mut index = Index::new_in(&options, &memory).unwrap();
+    let keys: Vec<f32> =
+        (0..n as u64 * dim as u64).map(|i| (hash(5, i) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect();
+    index.insert(Rows::new(&keys, dim).unwrap(), None).unwrap();
+    let cells = index.codes.count();
+    let gone: Vec<u64> = index.ids().filter(|id| id % 4 > 0).collect();
+    index.remove(&gone).unwrap();
+    assert!(index.codes.active() && index.codes.count() < cells / 2, "{cells} cells, then {}", index.codes.count());
+}
+
+/// A search by code ends once so many candidates in a row were no better.
+#[test]
+fn a_search_ends_when_patience_does() {
+    let memory = Memory::system(0).unwrap();
+    let mut index = Index::new_in(&IndexOptions::new(1), &memory).unwrap();
+    let keys: Vec<f32> =
+        (0..64).map(|i| [(0, 4.0), (13, 5.0), (40, 6.0)].iter().find(|b| b.0 == i).map_or(1.0, |b| b.1)).collect();
+    index.insert(Rows::new(&keys, 1).unwrap(), None).unwrap();
+    let mut scratch = Scratch::new_in(&index, &memory).unwrap();
+    for (patience, best) in [(4, 0), (12, 13), (30, 40), (100, 40)] {
+        // The worst code first: the search brings them in order.
+        let mut list: Vec<Entry> = (0..64).rev().map(|at| Entry { score: -(at as f32), at }).collect();
+        index.score_in_turn(&[1.0], &mut list, 1, patience, &mut scratch.top);
+        let mut out = [Default::default()];
+        assert_eq!((index.take_top(&mut scratch.top, &mut out), out[0].id), (1, best), "{patience}");
+    }
 }

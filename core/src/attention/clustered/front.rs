@@ -369,6 +369,11 @@ mod tests {
             assert_eq!(learnt, !there && (row as usize) < 3 * SEGMENT, "{row}");
         }
         assert!(front.known.len() > 30);
+        // An entry whose keys are all known weighs nothing, whatever the sign of the scale.
+        for row in front.ids()[..CELL].to_vec() {
+            front.learn(isa, &tree, &keys, &values, row, -1.0);
+        }
+        assert_eq!((front.counts[0], front.shift()[0]), (0.0, f32::NEG_INFINITY));
         for row in 0..n as u32 {
             let place = front.known.iter().position(|&known| known == row);
             assert_eq!(front.known_at(&tree, row), place, "{row}");
