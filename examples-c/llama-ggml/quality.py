@@ -3,8 +3,8 @@
 
     quality.py short MODEL          a minute: one text, short contexts; the form of check.sh
     quality.py long  MODEL          hours: four texts, 4,096 and 8,192 tokens, 16,384 with YaRN; 50 needles of a kind and
-                                    length, in ten texts; --only perplexity, needles or greedy; --count texts of needles; --longest
-                                    tokens; --text words of a title
+                                    length, in ten texts; --only perplexity, needles or greedy; --count texts of needles; --shortest
+                                    and --longest tokens; --text words of a title
     quality.py table                Markdown of what is there
     quality.py plot FILE.svg        needles that were found, of what is there
     quality.py texts FOLDER         writes the texts, for measure.sh and iceformer-probe
@@ -320,6 +320,7 @@ def main():
     parser.add_argument("--results", default=CACHE / "quality.jsonl")
     parser.add_argument("--only", choices=["perplexity", "needles", "greedy"])
     parser.add_argument("--count", type=int, default=10, help="texts of needles of a length; each is asked five questions of every kind")
+    parser.add_argument("--shortest", type=int, default=0, help="tokens")
     parser.add_argument("--longest", type=int, default=16384, help="tokens")
     parser.add_argument("--text", default="", help="perplexity of texts with this in their title")
     options = parser.parse_args()
@@ -346,7 +347,7 @@ def main():
         mine = run(options.model, results, "host,exact,auto:0.05", [(3072, None)], [2560], 2, [(2304, 2, 8)], most_texts=1)
     else:
         asked = lambda what, all_of: all_of if options.only in (None, what) else []
-        fits = lambda tokens: tokens <= options.longest
+        fits = lambda tokens: options.shortest <= tokens <= options.longest
         lengths = [(n, y) for n, y in asked("perplexity", [(4096, None), (8192, None), (16384, 2)]) if fits(n)]
         # A prompt has about nine tenths of so many tokens, and below 2,048 all attention is exact.
         needle_lengths = [n for n in asked("needles", [2560, 4096, 8192]) if fits(n)]
