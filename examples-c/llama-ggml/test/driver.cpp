@@ -94,9 +94,11 @@ Context context(llama_model * model, const std::string & mode, int room, int thr
     p.n_threads = p.n_threads_batch = threads;
     p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     if (const char * yarn = getenv("BENCH_YARN")) {
+        // Asked once: a context with YaRN makes the model say a longer one, and the next context would take that for its training.
+        static const int trained = llama_model_n_ctx_train(model);
         p.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_YARN;
         p.rope_freq_scale = float(1 / atof(yarn));
-        p.yarn_orig_ctx = uint32_t(llama_model_n_ctx_train(model));
+        p.yarn_orig_ctx = uint32_t(trained);
     }
     Context ctx(llama_init_from_model(model, p), llama_free);
     if (!ctx) {
