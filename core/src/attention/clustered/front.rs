@@ -370,7 +370,8 @@ mod tests {
         }
         assert!(front.known.len() > 30);
         // An entry whose keys are all known weighs nothing, whatever the sign of the scale.
-        for row in front.ids()[..CELL].to_vec() {
+        let ids: [u32; CELL] = front.ids()[..CELL].try_into().unwrap();
+        for row in ids {
             front.learn(isa, &tree, &keys, &values, row, -1.0);
         }
         assert_eq!((front.counts[0], front.shift()[0]), (0.0, f32::NEG_INFINITY));
