@@ -400,10 +400,9 @@ fn keys_of_a_segment_may_change_places() {
     });
 }
 
-/// Twice the same context: the same outputs, and log-sum-exps by log 2 more, but for one in twenty calls on outlying heads.
+/// Twice the same context: the same outputs, and log-sum-exps by log 2 more.
 #[test]
 fn a_context_twice_changes_nothing() {
-    let (all, beyond) = (Cell::new(0), Cell::new(0));
     hold(16, |case| {
         let shown = if case.shown == Shown::Biased { Shown::Biased } else { Shown::All };
         let case = Case { shown, ..case.clone() };
@@ -423,16 +422,9 @@ fn a_context_twice_changes_nothing() {
         prop_assert!(off < 2.0 * (f64::from(case.tolerance) + case.rare()), "{off}");
         let mut more: Vec<f32> = run.lse.iter().zip(&once.lse).map(|(a, b)| (a - b - 2f32.ln()).abs()).collect();
         more.sort_by(f32::total_cmp);
-        let (most, outlying) = (more[more.len() * 95 / 100], case.kind == Kind::Outlying);
-        let far = most >= 2.0 * case.tolerance;
-        prop_assert!(outlying || !far, "{most}");
-        all.set(all.get() + usize::from(outlying));
-        beyond.set(beyond.get() + usize::from(far));
+        prop_assert!(more[more.len() * 95 / 100] < 2.0 * case.tolerance, "{}", more[more.len() * 95 / 100]);
         Ok(cells(&once) && cells(&run))
     });
-    let (all, beyond) = (all.get(), beyond.get());
-    println!("log-sum-exps of {beyond} of {all} calls on outlying heads are off by more than others may");
-    assert!(20 * beyond <= all, "{beyond} of {all}");
 }
 
 /// A constant in all keys moves all logits of a row alike.
